@@ -2,14 +2,14 @@
 
 A URL arrives in a **URL shard**: URLs of one host of one crawl, about ten seconds of polite work. Before it sends a
 request, the visit sends the owner a `begin`. The grant in the reply lists the URLs still to fetch, and limits when the
-visit may send. Only a grant permits a request. The shard alone does not. The worker measures the grant on its own
-monotonic clock, from before it sent the `begin`.
+visit may send. Without a grant, no request is sent. The worker measures the grant on its own monotonic clock, from just
+before it sent the `begin`.
 
 A visit fetches its URLs one after another, in these steps:
 
 1. Check the URL against the **robots** rules, which are fetched once per origin and shared.
-2. Wait for the host's **delay**, from the end of the last response to the next request. A fetch of robots.txt is such a
-   request, too.
+2. Wait for the host's **delay**, from the end of the last response to the next request. This includes requests for
+   robots.txt.
 3. **Fetch** within the limits and the egress rules.
 4. **Parse** the page and judge its links by **scope**. A redirect is a discovery like any other link.
 

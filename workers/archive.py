@@ -95,7 +95,7 @@ class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
     - `goal`: the number of all pages that had been appended to the writer when the attempt began.
-    - `parts`: for each open segment its gzip members to write, and True if the segment is complete after that.
+    - `parts`: for each open segment, the gzip members to write, and True if nothing is added to the segment after them.
     """
 
     goal: int
@@ -132,7 +132,7 @@ class SegmentWriter:
     """Writes the pages of one crawl to WARC files (segments), on one event loop. The first page creates a file."""
 
     def __init__(self, crawl: ArchivedCrawl, archive: "WarcArchive", number: int = 0) -> None:
-        """Create a writer without a file. `number` is the last file number that an earlier writer may have used."""
+        """Create a writer without a file. `number`: the greatest file number that an earlier writer may have used."""
         self._crawl = crawl
         self._archive = archive
         self._live: _OpenSegment | None = None
@@ -186,8 +186,8 @@ class SegmentWriter:
     async def sync(self) -> None:
         """Wait until every page that was appended before the call is durable.
 
-        Raise ArchiveFull or ArchiveUnavailable if the write fails. The caller must then treat no page as durable that
-        it appended since its last successful `sync`. If a caller is cancelled, the write continues for the other
+        Raise ArchiveFull or ArchiveUnavailable if the write fails. Pages that the caller appended since its last
+        successful `sync` then count as not durable. If a caller is cancelled, the write continues for the other
         callers.
         """
         goal = self._placed

@@ -103,9 +103,8 @@ class DiscoveryBatch(NamedTuple):
 def batches_by_stream(pages: Iterable[PageLinks]) -> dict[DiscoveryStream, list[DiscoveryBatch]]:
     """Return the links of `pages` by stream (crawl and partition), in batches of at most `MAX_LINKS` and `MAX_BYTES`.
 
-    The order of links is kept. A link that repeats an earlier one is kept only if it has a lower depth, or the same
-    depth and fewer hops. Otherwise it is dropped. No outcome may be sent before all messages of the page's streams, so
-    the owner has the earlier link by then.
+    The order of links is kept. A repeated link is dropped unless it has a lower depth than before, or the same depth
+    and fewer hops. The caller must send all messages of a page's streams before the page's outcome.
     """
     streams: dict[DiscoveryStream, _Filling] = {}
     for page in pages:
@@ -218,9 +217,9 @@ class Numbering:
     """Numbers the discovery messages of one process, separately for each stream (crawl and partition).
 
     Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1, under a new
-    producer name in the messages. The week never goes back, even if the clock is set back. At the beginning of
-    a week every stream is forgotten, except those whose last message is not acknowledged yet. Such a stream is
-    forgotten once the message is acknowledged.
+    producer name in the messages. At the beginning of a week, the streams of the week before are forgotten. A stream
+    with an unacknowledged message is forgotten when that message is acknowledged. If the clock is set back, the week
+    stays the same.
     """
 
     def __init__(self, producer: str) -> None:

@@ -25,9 +25,9 @@ RECORD_BYTES: Final = 256 << 10
 
 _LOOK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
-"""The seconds that a visit waits for space if this process has reserved none, so that none will be released.
+"""The longest wait of a visit for disk space, in seconds, while this process has no reservation that it could release.
 
-By the end of the wait, the pressure monitor has detected the full disk, and the worker takes no further visits.
+Meanwhile the pressure monitor detects the full disk, and the worker takes no further visits.
 """
 
 
@@ -56,7 +56,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The result counts the space of one more answer, of the largest size, as taken (`claimed`).
+        The result contains the space for one more answer of the largest size as `claimed`.
         """
         if self._gauge is None:
             return None

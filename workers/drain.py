@@ -1,6 +1,6 @@
 """Ends a worker's visits when the time for its drain is over.
 
-They may still report results while the broker answers.
+The visits may still report their results, as long as the broker answers.
 """
 
 import asyncio
@@ -21,14 +21,16 @@ LAST_REPORTS_S: Final = 10.0
 """How many seconds a visit may still report results after it was stopped. After that it is cancelled."""
 
 SILENT_S: Final = 5.0
-"""The broker is silent if it has not answered for this many seconds, and has not answered the last `_UNANSWERED`
-requests. A reply with an error counts as no answer. Visits are then cancelled, and the broker delivers
-their shards again later."""
+"""The broker is silent if it has not answered for this many seconds, nor the last `_UNANSWERED` requests.
+
+A reply with an error counts as no answer. Visits are cancelled while the broker is silent.
+"""
 
 _UNANSWERED: Final = 2
 """How many requests in a row must be unanswered before the broker counts as silent.
 
-One is not enough, because a loaded broker may take SILENT_S seconds to answer it."""
+A loaded broker may take SILENT_S seconds to answer one request.
+"""
 
 _ASK_S: Final = 0.5
 _PROBE: Final = "probe"
@@ -40,8 +42,8 @@ A worker has no permission to read anything else from the broker."""
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:
     """Stop all visits after `grace_s` seconds. Cancel them LAST_REPORTS_S later, or earlier if the broker is silent.
 
-    Stopped visits may still report their results; cancelled ones may not. The caller must cancel this function if the
-    visits end before that.
+    Stopped visits may still report their results; cancelled ones may not. If the visits end earlier, the caller must
+    cancel this function.
     """
     silent = asyncio.Event()
     async with Tasks() as beside:

@@ -3,9 +3,10 @@
 from typing import Final
 
 MARGIN_S: Final = 1.5
-"""No request starts in the last MARGIN_S seconds of a grant. This margin is 5 % of the grant's time if that is longer,
-but never more than half of the grant's time. The margin covers a busy event loop between the check and the send, and
-the request's way to the server."""
+"""The margin: the seconds at the end of a grant in which no request starts.
+
+For a long grant, the margin is 5 % of its time. It is at most half of the grant's time.
+"""
 
 _MARGIN_PART: Final = 0.05
 _RENEWED_AFTER: Final = 1 / 3
@@ -49,7 +50,7 @@ class Grant:
         self.extend(sent, expires_s)
 
     def extend(self, sent: float, expires_s: float) -> None:
-        """Set the end of the grant to `expires_s` after `sent`, unless that is earlier than its present end.
+        """Set the end of the grant to `expires_s` after `sent`. If its present end is later, keep that.
 
         `sent` is the time at which the worker sent its request to extend the grant.
         """

@@ -15,8 +15,8 @@ _MAX_GENERATIONS: Final = 4096
 class KnownLinks:
     """A cache of fixed size of the links whose report the broker has acknowledged.
 
-    A link in the cache was certainly reported. A reported link may be missing: the link's hash chooses its place in a
-    table, and another link may have replaced it there. It is then reported again, which is harmless.
+    A link in the cache was certainly reported. A reported link may be missing: each link has one place in a table, and
+    a later link with the same place replaces it. A missing link is reported again, which is harmless.
 
     The links of a crawl at one revision of its spec form a group with a number, which the code calls `generation`.
     Links to requisites, and links by extra hops, have groups of their own. Each used place takes 24 bytes of memory.

@@ -1,10 +1,10 @@
 """The worker's process: builds its parts, runs them, and closes them in the opposite order.
 
-SIGTERM drains: the worker pulls no further shard, and visits under way may continue for `grace_s`. After that they
-cancel requests in flight, hand back the remaining URLs and report their results. A second SIGTERM ends the visits at
-once: their shards are handed back, and unreported URLs are fetched again. The same happens if NATS does not answer
-(`workers.drain`). SIGINT drains too. A second SIGINT has no effect, because a terminal sends it to every process of a
-job.
+- SIGTERM drains: the worker pulls no further shard, and visits under way may continue for `grace_s`. After that they
+  cancel requests in flight, hand back the remaining URLs and report their results.
+- A second SIGTERM ends the visits at once: their shards are handed back, and unreported URLs are fetched again. The
+  same happens if NATS does not answer (`workers.drain`).
+- SIGINT drains as well. A second SIGINT has no effect.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class StopRequest:
 async def run(settings: WorkerSettings, stop: StopRequest) -> int:
     """Run the worker until `stop`. Return the exit code: 0 when drained, 4 if the environment is unusable.
 
-    With 4 it logs `worker.failed` if a restart cannot help, else `worker.disconnected`.
+    Before it returns 4, it logs `worker.failed` if a restart cannot help, else `worker.disconnected`.
     """
     use_snapshot(settings.dir)
     code, up = DRAINED, asyncio.Event()

@@ -179,8 +179,7 @@ def _close(closed: ClosedEndpoints, members: Iterable[Entry]) -> None:
 async def list_in(view: View, keys: Keys) -> str:
     """Return the public suffix list by which the cluster assigns hosts to partitions.
 
-    Wait until a leader has published it. The worker must not use the list of its own release, which may be newer: it
-    would send links to the wrong owners.
+    Wait until a leader has published it. With another list, the worker would send links to the wrong owners.
     """
     snapshot = view.snapshot
     while (entry := snapshot.entries.get(keys.public_suffixes)) is None:

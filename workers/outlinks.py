@@ -1,7 +1,7 @@
 """Selects the outlinks of a page that are to be reported: canonical, in scope and not reported before.
 
-Most links of most pages were reported before, so the cheapest steps come first. They are: drop repeats within the page,
-resolve (cached by directory, shared/domain/web/url.py), drop links already reported, judge by scope.
+The steps: drop repeats within the page, resolve (shared/domain/web/url.py), drop links already reported, judge by
+scope.
 """
 
 import re
@@ -23,12 +23,13 @@ from workers.known_links import KnownLinks
 from workers.parse.html import ParsedPage
 
 MAX_OUTLINKS_BYTES: Final = 2 << 20
-"""The limit, in characters, of the URLs in a page's metadata record. The record counts the URLs beyond it."""
+"""The maximum total length, in characters, of the URLs in a page's metadata record. URLs beyond it are only counted."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 """Matches a reference that is relative to the directory of the base URL.
 
-If the base URL exceeds the limit of URL length, such references are taken for too long without resolving them."""
+If the base URL is too long, such a reference counts as too long as well, and is not resolved.
+"""
 
 _MAX_ORIGINS: Final = 4096
 
@@ -69,8 +70,8 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     urls: tuple[str, ...] = ()
     """The canonical URLs that the page links to, except its own, in document order, in scope or not.
 
-    URLs longer than the spec's limit are not listed. URLs beyond `MAX_OUTLINKS_BYTES` in all are only counted, in
-    `urls_left_out`.
+    URLs longer than the spec's limit are not listed. The total length is at most `MAX_OUTLINKS_BYTES`: `urls_left_out`
+    is the number of URLs beyond that.
     """
 
     urls_left_out: int = 0
@@ -104,8 +105,8 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 class _Examples:
     """Collects in `gathered` example URLs of the left-out links of one page, by reason.
 
-    `sent`: for each reason, how many examples were collected so far from all pages of the crawl. If the number has
-    reached MAX_EXAMPLES_SENT, `add` collects no more. Each collected example raises the number.
+    `sent`: for each reason, how many examples were collected so far from all pages of the crawl. `add` increments this
+    number, and collects no more than MAX_EXAMPLES_SENT.
     """
 
     __slots__ = ("_sent", "gathered")
@@ -248,11 +249,11 @@ class OutlinkResolver:
         They are entries of a sitemap or feed, the sitemaps or feeds that `page` or its robots.txt names, or the
         requisites of `page`.
 
-        - `references`: for each URL the text as written and its base. If the base is None, the text must be absolute.
+        - `references`: for each URL, the text as written and its base. If the base is None, the text must be absolute.
         - `judge` returns the reason to exclude a URL, None to report it.
         - `max_requisites`: if not 0, the URLs are requisites, and those after the first `max_requisites` are left out.
-        - `changed_since` (Unix s): if not None, each of the `references` also has its `lastmod`. URLs that were
-          reported before, and have a later `lastmod` than this, are in `renewed`.
+        - `changed_since` (Unix seconds): URLs that were reported before are in `renewed` if their `lastmod` is later
+          than this. Each of the `references` must have a `lastmod`. None: `renewed` is empty.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation
@@ -320,7 +321,7 @@ class OutlinkResolver:
     def first_of(self, origin: str) -> bool:
         """Return True at the first call for `origin`, so that the caller counts its excluded sitemaps only once.
 
-        After `_MAX_ORIGINS` origins all are forgotten, and then True is returned again.
+        Above `_MAX_ORIGINS` origins, all earlier ones are forgotten.
         """
         if origin in self._origins:
             return False

@@ -53,10 +53,11 @@ def field_links(value: str, relations: Set[str] = _SEQUENCE) -> Iterator[str]:
 REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 """Statuses whose Location is a link. A 300 without a Location is a page."""
 
+# With a limit of 128 KiB, the threads used a tenth of a worker's CPU in a crawl of documentation.
 READ_ON_LOOP: Final = 384 << 10
 """A body is read in a thread if its size in bytes, times the cost of the scope's patterns (`CompiledScope.weight`), is
-larger than this. As measured, a body of this size blocks the event loop for at most 190 ms, and one of 30 MiB for 8 s.
-With a limit of 128 KiB, the threads used a tenth of a worker's CPU in a crawl of documentation."""
+larger than this. As measured, a body of this size blocks the event loop for at most 190 ms.
+"""
 
 _SNIFFED: Final = {
     Media.HTML: "text/html",
@@ -65,7 +66,7 @@ _SNIFFED: Final = {
     Media.OTHER: "application/octet-stream",
 }
 SHELL_BYTES: Final = 8 << 10
-"""A larger page is never taken for one that needs scripts (`needs_scripts`). It would take too long to search."""
+"""The greatest size in bytes of a page that is examined for `needs_scripts`."""
 
 _UNSEEN: Final = re.compile(
     rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
@@ -81,7 +82,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
     - `found`: the links to report, with their `depth` and `hops` (how many redirects or sitemaps lead to them).
-    - `beyond`: further links to report, which are out of scope. `extra`: how many extra hops lead to them.
+    - `beyond`: further links to report, which are out of scope. `extra`: the number of extra hops that lead to them.
     - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
     - `links`: the number of outlinks that are reported now or were reported before.
     - `archived`, `notes`: the outlinks, and the other fields, of the metadata record that the archive stores.
@@ -93,11 +94,11 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `problem`: why the sitemap or feed was not read to its end, "" if it was.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
-      those of a page, and 1 more for each stylesheet and redirect in between.
+      the requisites of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `lastmods`: by URL, when a link to report last changed according to a sitemap or feed (Unix seconds).
-    - `unlisted`: the number of outlinks that the command `rediscover` cannot find in `archived` if the scope is
-      widened. For a sitemap or feed, it is the number of excluded entries.
+    - `unlisted`: the number of outlinks that `archived` lacks, so that the command `rediscover` cannot find them. For a
+      sitemap or feed, it is the number of excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 
@@ -284,7 +285,7 @@ def added(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int
 
 
 def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) -> Outlinks | None:
-    """Return the feeds that `page` names, to be reported with `depth`, the depth of the page. None: it names none."""
+    """Return the feeds that `page` names, to be reported with its `depth`. Return None if it names none."""
     if not parsed.feeds:
         return None
     base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url
@@ -326,8 +327,8 @@ def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -
 def _with_link_field(parsed: ParsedPage, value: str, page_url: str, max_count: int) -> ParsedPage:
     """Return the page with the links of its Link header `value` added, so that it has at most `max_count` links.
 
-    Relative links in the header are resolved against `page_url`; the base element does not apply (RFC 8288 §3.1). A
-    canonical link in the page takes precedence over one in the header.
+    Relative links in the header are resolved against `page_url`, not against the page's base element (RFC 8288 §3.1).
+    If the page names a canonical link, that of the header is ignored.
     """
     canonical = next(field_links(value, _CANONICAL), None) if parsed.canonical is None else None
     if canonical is not None:

@@ -7,9 +7,8 @@ after another, and so are the parts of a visit.
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
 was added. The next flush begins only when this one has ended or is stalled.
 
-No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Only the
-parts that depend on the step are delayed. For example, if the broker has no space for a link, only the part with that
-link and later parts of the same visit wait.
+No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Results
+that do not depend on the step are still reported.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ _FIRST_REQUEST_S: Final = 0.1
 _LEAST_REQUEST_S: Final = 0.001
 _SMOOTHING: Final = 8
 _MAX_KNOWN: Final = 1_024
-"""When this many crawls are known, those without waiting or sending visits are forgotten, with their virtual times."""
+"""When this many crawls are known, the crawls without waiting or sending visits are forgotten."""
 
 
 @dataclass(eq=False, slots=True)
@@ -141,8 +141,8 @@ class Requests:
     def _serve(self) -> None:
         """Remove the first crawl from the heap, and grant a slot to the crawl's visit that has waited longest.
 
-        Grant none if the crawl's virtual time has grown since the crawl was put into the heap. If visits of the crawl
-        still wait, put the crawl into the heap again.
+        Grant no slot if the crawl's virtual time has grown since it was put into the heap. Put the crawl into the heap
+        again if visits of it still wait.
         """
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False
@@ -163,9 +163,9 @@ class Requests:
         place.granted.set_result(True)
 
     def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise the crawl's virtual time to that of the crawl that was last served, unless it is greater already.
+        """Raise the crawl's virtual time to at least that of the crawl that was last served.
 
-        Otherwise a crawl whose visits did not wait for a while would get all the next slots.
+        Without this, a crawl that needed no slots for a while would get all the next ones.
         """
         line.virtual = max(line.virtual, self._virtual)
 

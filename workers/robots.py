@@ -5,8 +5,8 @@ bucket), and then fetched. At most one visit of a process looks up or fetches th
 time. The visit fetches under its own grant, host delay and egress rules.
 
 A redirect may lead to another origin, for whose host the visit has no grant. If the robots.txt of that origin is
-cached, it is used without a request. Otherwise it is requested and cached for that origin, too. Visits of this process
-send such requests to one origin one after another, with the host's delay between them.
+cached, it is used. Otherwise it is requested, and cached for that origin as well. Visits of this process send such
+requests to one origin one after another, with the host's delay between them.
 
 When a visit has settled all its URLs, it renews a robots.txt that has used up `RENEWED_AT` of its lifetime.
 """
@@ -58,7 +58,7 @@ It returns None if the visit must end instead.
 CACHE_BYTES: Final = 32 << 20
 
 PARSED_ON_LOOP: Final = 64 << 10
-"""A larger robots.txt is parsed in a thread, because it could block the event loop for a quarter of a second."""
+"""A robots.txt with more bytes is parsed in a thread."""
 
 RENEWED_AT: Final = 0.8
 """The share of its lifetime after which a robots.txt is renewed. If that fails, the next attempt is 300 s later."""
@@ -251,8 +251,8 @@ class RobotsCache:
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
         """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested, because it is not cached or is old enough to be renewed. `asked_ms` (Unix
-        ms): when the caller began to wait. A failure is returned only if it was cached after that.
+        Return None if it must be requested: it is not cached, or is old enough to be renewed. `asked_ms` (Unix ms):
+        when the caller began to wait. A failure from before that time is not returned.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -268,8 +268,8 @@ class RobotsCache:
     async def _keep_elsewhere(self, origin: str, record: RobotsRecord) -> None:
         """Cache the robots.txt of `origin`, to which the robots.txt of another origin redirected.
 
-        A failure is cached for further redirects only, and not for the visits of `origin`. A denial by egress rules or
-        an exclusion is not cached.
+        A failure is cached only for further redirects to `origin`, not for visits of `origin` itself. A denial by
+        egress rules or an exclusion is not cached.
         """
         if not isinstance(policy_of(record), Unreachable):
             self._keep(origin, record, _understood(record))
@@ -329,8 +329,8 @@ class RobotsCache:
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
         """Return the cached rules of `origin` if their lifetime has not passed, else None.
 
-        `asked_ms` (Unix ms): when the caller began to wait. Return None also for a failure from before that time. The
-        caller then fetches robots.txt again.
+        `asked_ms` (Unix ms): when the caller began to wait. If the cached rules are a failure from before that time,
+        return None as well.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -426,10 +426,9 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record with its lifetime raised to twice the crawl delay of its rules, if it was shorter.
+    """Return the record with a lifetime longer than the crawl delay of its rules, given as `robots`.
 
-    So the record does not expire while a visit waits for the delay. The lifetime is raised to at most 24 h, or to the
-    delay plus `_BEYOND_DELAY_S` if that is longer. `robots`: the rules of the record.
+    So the record does not expire while a visit waits for the delay. A longer lifetime is not shortened.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -38,7 +38,7 @@ _UNEXPECTED_PAUSE_S: Final = 5.0
 """The pause in seconds before the broker delivers a shard again, after an unexpected error in its visit."""
 
 _MAX_PAUSE_S: Final = 30.0
-"""The longest pause in seconds before the broker delivers a shard again whose visits failed by errors of the worker."""
+"""The longest pause in seconds before the broker delivers a shard again, after several visits to it failed."""
 
 _HAND_BACK_S: Final = 2.0
 _SETTLE_TRIES: Final = 3
@@ -54,7 +54,7 @@ MAX_OPEN: Final = 256
 
 
 class VisitSettled(Struct, frozen=True):
-    """A visit's result: the visit was reported, or the lease no longer exists. The message of the shard is acked."""
+    """A visit's result: it was reported, or its lease no longer exists. The message of the shard is acked."""
 
 
 class VisitHandedBack(Struct, frozen=True):
@@ -103,8 +103,8 @@ def pause_s(grant: int) -> float:
 def at_rest(visited: Mapping[CrawlId, float], busy: Collection[CrawlId], now: float, *, max_open: int) -> list[CrawlId]:
     """Return the crawls whose WARC files should be completed now.
 
-    These are the crawls without a visit for IDLE_S seconds. If `visited` has more than `max_open` crawls, the least
-    recently visited are returned, too.
+    These are the crawls without a visit for IDLE_S seconds. If `visited` has more than `max_open` crawls, also return
+    the least recently visited ones beyond that number.
 
     - `visited`: for each crawl, when its last visit ended (`Clock.elapsed`).
     - `busy`: crawls with open visits, which are never returned.
@@ -181,7 +181,7 @@ class Runtime:
     async def _pause(self, wait_s: float) -> None:
         """Wait `wait_s` seconds, or until a master requests the status.
 
-        A master that starts requests the status once it has created the streams. Then a pull may succeed.
+        A starting master requests the status when it has created the streams, so that a pull may succeed now.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

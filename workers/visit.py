@@ -57,8 +57,7 @@ VISIT_S: Final = 30.0
 """The longest time of a visit, in seconds: from when its first request may be sent to the start of its last one."""
 
 PATIENCE_S: Final = 5.0
-"""The longest wait, in seconds, of a visit that has already sent a request. If its next URL must wait longer, the visit
-hands back its remaining URLs. An example is a host with a longer delay, after a request for robots.txt."""
+"""The longest wait in seconds of a visit after its first request. Before a longer wait it hands back its URLs."""
 
 _EXTEND_RETRY_S: Final = 0.5
 
@@ -208,7 +207,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Use the extended grant's delay, if longer. Start no further request if that is too long or `stop` is set."""
+        """Use the extended grant's delay if it is longer. If it is too long or `stop` is set, send no more requests."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -328,7 +327,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. Return False if the visit must end, as the shard was made without a delay."""
+        """Use the longer delay `delay_s`. Return False, to end the visit, if the shard was made without a delay."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -337,7 +336,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Request a robots.txt, needed for the URL `via`, not before `earliest`. Return None if the visit must end."""
+        """Send a request for a robots.txt that the URL `via` needs, not before `earliest`. None: the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

@@ -123,7 +123,7 @@ class VisitCrawls:
         return self._as_published(await self._specs.spec(crawl_id, revision))
 
     def excluded(self, url: str) -> bool:
-        """Return True if an exclusion covers the canonical `url`. The fetchers refuse it, too."""
+        """Return True if an exclusion covers the canonical `url`. The fetchers then also refuse the URL."""
         exclusions = self._exclusions()
         return bool(exclusions) and exclusions.first(url, host_of(url)) is not None
 

@@ -19,8 +19,9 @@ from workers.visit_crawls import VisitCrawl
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
-"""The limits of unreported pages, links and item bytes. If one is reached, visits take no further URL. Results whose
-report is delayed by a failing step are counted apart from the others, with the same limits."""
+"""The limits of unreported pages, links and item bytes. If one is reached, visits take no further URL. Delayed results
+have the same limits, and are counted separately.
+"""
 
 
 class SettledUrl(msgspec.Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """Reports the sitemaps of a host, together with the first URL of the host that a visit has finished.
 
-The worker sends a URL's outcome only after the broker has acknowledged the links and sitemaps that it reports with that
-URL. So if a visit is lost before that, the URL has no outcome, and the next visit reports the sitemaps again.
+A URL's outcome is sent only after its links and sitemaps. If the visit is lost before, the URL is fetched again, and
+the next visit reports the sitemaps with it.
 """
 
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""The number of redirects (`hops`) with which a sitemap is reported, although no redirect led to it.
+"""The number of redirects (`hops`) with which a sitemap is reported. No redirect led to it.
 
-With 0, a sitemap of depth 0 would count as a seed."""
+A URL with 0 hops and depth 0 would count as a seed.
+"""
 
 
 class HostSitemaps:
     """Adds the sitemaps of each origin to the reports of one visit.
 
-    The sitemaps are added to the first URL of the origin. They are added again to a later URL only if it has a lower
-    depth than every URL to which they were added before.
+    The sitemaps are added to the first URL of the origin, and again to each later URL with a lower depth than before.
     """
 
     __slots__ = ("_depths",)

@@ -43,7 +43,7 @@ _LEADING: Final = "\ufeff \t\r\n"
 class ListingReader:
     """Reads the sitemap or feed at `url`. Iterate over it once: it yields its entries in batches of `BATCH` or more.
 
-    The last batch may be smaller. `dates`: read the `lastmod` of entries, too.
+    The last batch may be smaller. `dates`: also read the `lastmod` of entries.
 
     These attributes are valid after the iteration:
 
@@ -161,8 +161,8 @@ _LINE_END: Final = re.compile(r"\r\n?|\n")
 def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
     """Yield the lines of a text sitemap as entries, one list for each piece of text. Leave out empty lines.
 
-    `first`: the first piece of the text, `texts`: the following ones. A line over `MAX_URL_CHARS` is cut one character
-    after that limit, so that it is recognized as too long.
+    `first`: the first piece of the text, `texts`: the following ones. A line over `MAX_URL_CHARS` is cut to
+    `MAX_URL_CHARS` + 1 characters.
     """
     begun = ""
     for text in chain((first,), texts):
@@ -183,8 +183,8 @@ Such markup is a character reference, such as `&#xE9;`, and the opening or closi
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:
     """Yield the XML text, and escape each `&` that does not begin a valid reference. CDATA sections stay unchanged.
 
-    Many sitemaps have URLs with a bare `&`, and many feeds use entities of HTML. The parser would stop at both.
-    `first`: the first piece of the text, `texts`: the following ones.
+    The parser would stop at a bare `&` in a URL, and at an entity of HTML such as `&nbsp;`. `first`: the first piece of
+    the text, `texts`: the following ones.
     """
     held, in_cdata = "", False
     for text in chain((first,), texts):

@@ -1,7 +1,7 @@
 """Reads an answer as a page, or as a sitemap or feed. Judges the entries by the scope and the rules of sitemaps.org.
 
-A file is read as a sitemap or feed if its URL was discovered as one, for example in a robots.txt. Ordinary links may
-lead to such files, too. So a crawl that reads sitemaps or feeds also recognizes an XML file by its root element.
+A file is read as a sitemap or feed if its URL was discovered as one, for example in a robots.txt. A crawl that reads
+sitemaps or feeds also recognizes those behind ordinary links, by the root element of the XML.
 """
 
 import asyncio
@@ -25,17 +25,19 @@ from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
 MAX_ORIGINS: Final = 100
-"""For one sitemap, the robots.txt of about this many origins is looked up, to see if it names the sitemap.
+"""The approximate number of origins whose robots.txt is looked up to see if it names a given sitemap.
 
-No robots.txt is fetched for that. If it is not cached, it does not count."""
+Only cached robots.txt files are looked up.
+"""
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""When a sitemap is read again, dates (`lastmod`) from this many seconds before its previous fetch on are reported.
+"""How far a date (`lastmod`) may lie before the previous fetch of its sitemap and still count as new, in seconds.
 
-The site may have added an earlier date to the sitemap only after that fetch."""
+When the sitemap is read again, entries with a new date are reported again.
+"""
 
 ALL_NOW: Final = 10
 """If a file has at least this many entries and all their dates are recent, the dates are ignored (`_Signs.all_now`).
@@ -107,8 +109,8 @@ class _ListingReading:
     """Reads one answer as a sitemap or feed.
 
     - `named`: by origin, whether its robots.txt names the file.
-    - `unknown`: after `read`, the origins that are missing in `named`, although entries depend on them. If there are
-      any, the result is not final: a new object with a complete `named` must read the answer again.
+    - `unknown`: after `read`, the origins on which entries depend and that are missing in `named`. If there are any,
+      the caller must add them to `named` and read the answer again with a new object.
     """
 
     def __init__(
@@ -217,9 +219,8 @@ class _ListingReading:
 class _Signs:
     """Checks the dates (`lastmod`) that one sitemap or feed gives for its pages, and decides if they are used.
 
-    Only a crawl whose spec has `recrawl.policy: adaptive` uses them, to fetch changed pages again sooner. `since_s`:
-    entries with a later date (Unix seconds) are reported again, even if they were reported before. None: the crawl does
-    not use dates.
+    Only a crawl whose spec has `recrawl.policy: adaptive` uses them, to fetch changed pages again sooner. `since_s`
+    (Unix seconds): entries with a later date are reported again. None: the crawl does not use dates.
     """
 
     def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:
@@ -230,10 +231,10 @@ class _Signs:
 
     @property
     def all_now(self) -> bool:
-        """True if the dates must be ignored, because each seems to be the time at which the site generated the file.
+        """True if all dates must be ignored, because they seem to be the time at which the site generated the file.
 
-        That is so if the file has at least ALL_NOW entries, and each has a date later than an hour (_MADE_S) before the
-        fetch of the file. The value is final only after all entries were read from `checked`.
+        The file then has at least ALL_NOW entries, and every date is at most _MADE_S (an hour) older than the fetch.
+        The value is valid after all entries were read from `checked`.
         """
         return self._now == self._entries >= ALL_NOW
 

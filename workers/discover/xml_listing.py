@@ -1,11 +1,11 @@
 """Parses the entries of a sitemap or feed in XML with expat, piece by piece.
 
-The text is not trusted. So a file that declares entities is refused, no DTD or other file is ever loaded, and the depth
-of nesting and the size of a token are limited. XInclude elements are ignored.
+The text is not trusted: a file that declares entities is refused, and no DTD or other file is ever loaded. The depth of
+nesting and the size of a token are limited. XInclude elements are ignored.
 
-An element is recognized by its name and its depth in the file. If the name of the root element has a prefix, as in
-`s:urlset`, the other elements must have the same one, as in `s:url`. Only in RSS 1.0 they must have none. The namespace
-that a prefix stands for is not checked, because many real files declare a wrong one or none.
+An element is recognized by its name and its depth in the file. If the root element has a prefix, as in `s:urlset`, the
+other elements must have the same prefix, as in `s:url`. In RSS 1.0 they must have no prefix. Namespaces are not
+checked, because many real files declare a wrong one or none.
 """
 
 from enum import StrEnum
@@ -19,9 +19,7 @@ MAX_XML_DEPTH: Final = 64
 """The deepest nesting of elements that is read. Deeper nesting ends the parsing. Real files have under ten levels."""
 
 MAX_TOKEN_BYTES: Final = 1 << 20
-"""The greatest size of one tag, comment or declaration in bytes. A larger token ends the parsing, because the
-parser scans an unfinished token again with each piece of text.
-"""
+"""The greatest size of one tag, comment or declaration in bytes. A larger token ends the parsing."""
 
 _NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else byte for byte in range(256))
 
@@ -73,7 +71,7 @@ _FIELDS: Final = {
 class XmlListing:
     """Parses the file at `url`. Call `feed` with each piece of its text, then `close`. Both return complete entries.
 
-    - `dates`: read the `lastmod` of entries, too.
+    - `dates`: also read the `lastmod` of entries.
     - `form`: the form of the file, None until its root element is read.
     - `problem`: why the text cannot be parsed any further, empty if it can. Do not call `feed` after that.
     """
@@ -162,9 +160,9 @@ class XmlListing:
         self._plain = frozenset[str]() if self._atom else self._dates | {self._prefix + link}
 
     def _field(self, name: str, attributes: dict[str, str]) -> None:
-        """Read the start tag of an item's child element, except the simple URL and date elements that `_plain` names.
+        """Read the start tag of an item's child element: a field of an Atom entry, or the guid of an RSS item.
 
-        Only the fields of an Atom entry and the guid of an RSS item are used. Other elements are ignored.
+        Any other element is ignored.
         """
         if self._atom:
             if name in self._dates:

@@ -26,10 +26,11 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""How much more wall-clock time than CPU time a page may take, because the machine may be busy.
+"""The factor by which the limit of wall-clock time for a page exceeds its limit of CPU time. The machine may be busy.
 
-The wall-clock limit of a page is its CPU limit times _PATIENCE, and at least _PATIENCE seconds. After that the process
-is ended, and the page is tried again."""
+The limit of wall-clock time is at least _PATIENCE seconds. After that the process is ended, and the page is tried
+again.
+"""
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)
 _text: Final = msgspec.msgpack.Decoder(str)
@@ -47,7 +48,7 @@ class _Ended(Exception):
 class _Child:
     """A running extraction process, with the streams of the socket that is its standard input and output.
 
-    `greeted`: True once the text was read that the process sends at its start.
+    `greeted`: True once the first frame of the process was read, which it sends at its start.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -64,8 +65,8 @@ class Extractor:
     """Extracts items from pages in a separate process, one page after another.
 
     `cpu_s`: the limit of CPU time for each page. `memory_bytes`: the limit of the process's address space. The process
-    is started when it is first needed, and again after it has ended. It ends with the worker. Of the worker's open
-    files it gets one socket and the standard error.
+    is started when it is first needed, and again after it has ended. It ends with the worker. It inherits one socket
+    and the standard error.
     """
 
     def __init__(self, *, cpu_s: float = 2.0, memory_bytes: int = 1 << 30) -> None:
@@ -92,7 +93,7 @@ class Extractor:
         - The page exceeds the CPU time or the memory.
         - The process ends or hangs for another reason, such as a kill, in each of _TRIES attempts.
 
-        A cancelled call ends the process, because a late reply would be taken for the reply to the next page.
+        A cancelled call ends the process.
         """
         request = msgspec.msgpack.encode((page, msgspec.json.encode(rules), limits))
         async with self._turn:
@@ -124,7 +125,7 @@ class Extractor:
                 return _extraction.decode(await child.frame())
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, msgspec.MsgspecError):
             raise _Ended(await self._end()) from None
-        except BaseException:
+        except BaseException:  # a late reply would be taken for the reply to the next page
             child.process.kill()
             await asyncio.shield(self._end())
             raise
@@ -158,11 +159,11 @@ class Extractor:
 def _spawned(command: Sequence[str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Start the process. Return it, and the worker's end of the socket that is its standard input and output.
 
-    This uses the module `subprocess`, which closes all other descriptors in the process. The event loop's own function
-    (uvloop) does not close them. The call blocks the event loop until the program runs, for about a millisecond.
+    The process inherits no other open file than standard error. The call blocks the event loop for about a millisecond.
     """
     ours, theirs = socket.socketpair()
     with theirs:
+        # The event loop's own function (uvloop) does not close other descriptors in the process.
         process = subprocess.Popen(
             [*dying_with(os.getpid()), *command],
             stdin=theirs.fileno(),

@@ -35,8 +35,7 @@ class PageRules:
         """Return the items that `extractor` extracts from a page.
 
         Return None if no rule applies to its canonical `url`. If `html` is None, the page has no HTML to extract from,
-        and the result has no items. Such a result must be reported, too, because it removes the items of an earlier
-        fetch.
+        and the result has no items. Report a result without items as well: it removes the items of an earlier fetch.
         """
         rules = self.of(url)
         if not rules:

@@ -234,8 +234,7 @@ def _no_number(_: str) -> None:
 def _leaves(values: list[Any], path: list[str]) -> Iterator[Value]:
     """Yield the text, numbers and booleans at `path`, a list of keys, in each of `values`.
 
-    Lists on the path are searched element by element. For an object at the end of the path, yield its `@value` and
-    `name`.
+    The elements of a list on the path are searched one by one. For an object at the end, yield its `@value` and `name`.
     """
     for value in values:
         if isinstance(value, list):

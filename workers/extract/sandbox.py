@@ -1,7 +1,7 @@
 """Confines the extraction process before it reads a page: it can use no sockets, programs or other processes.
 
 A seccomp filter makes the kernel refuse the system calls. A process can install it without privileges, also in a
-container. A user namespace without a network would restrict less, and many systems forbid it.
+container.
 """
 
 import ctypes

@@ -30,14 +30,11 @@ _ANSWER_S: Final = 5.0
 class ClosedEndpoints:
     """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    An endpoint stays closed until the process ends, unless more than `MAX_ENDPOINTS` are added: then the oldest is
-    dropped.
+    An endpoint stays closed until the process ends. Above `MAX_ENDPOINTS`, the oldest is dropped.
 
-    - For a name, every address that it ever resolved to is closed. Before it resolves, only the name is closed. Call
-      `resolve` once before the first fetch.
-    - The port of an endpoint is closed on every address of this machine in three cases. The endpoint's address is
-      unspecified (`0.0.0.0:8081`), or it is an address of this machine other than loopback, or the endpoint's name
-      resolves to loopback.
+    - For a name, every address that it ever resolved to is closed. Call `resolve` once before the first fetch.
+    - An endpoint with an unspecified address (`0.0.0.0:8081`), or with an address of this machine other than loopback,
+      closes its port on every address of the machine. So does a name that resolves to loopback.
     - A member that never registered is not closed. Name such servers with `--closed`.
     """
 

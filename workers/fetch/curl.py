@@ -89,8 +89,8 @@ class CurlFetcher:
 
     - Each call sends at most one request. If the server closes a kept connection as the request is sent, the result is
       a RESET with `FetchFailed.stale`. The caller may repeat the request after the host's delay.
-    - A fresh connection is used for methods that are not idempotent, and after a pause in which the server has probably
-      closed the kept one.
+    - Requests with methods that are not idempotent use a fresh connection. So does a request for which the server has
+      probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
       concurrently. Further calls wait. Their time limits do not include this wait.
     - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,

@@ -1,4 +1,4 @@
-"""Logs hosts to which the egress rules deny a connection, each once, so that hostile links cannot fill the log."""
+"""Logs hosts to which the egress rules deny a connection. It logs each host once, so links cannot fill the log."""
 
 from collections import OrderedDict
 from typing import Final

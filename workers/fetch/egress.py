@@ -79,7 +79,7 @@ class EgressRules:
     - `closed`: endpoints that always stay closed.
     - `excluded`: a function that returns the exclusion that covers an address now, None if there is none.
 
-    Rules with equal `allow` and `deny` are equal, because the other fields are the same for all crawls of a process.
+    Two EgressRules are equal if their `allow` and `deny` are equal.
     """
 
     allow: tuple[Network, ...] = ()
@@ -92,8 +92,8 @@ class EgressRules:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
         An IPv6 address that contains IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is denied. `allow` may name the IPv6 or the IPv4 address. If there is a `bound`, the unspecified
-        addresses are always denied, because the kernel connects them to loopback.
+        of them is denied. `allow` may name the IPv6 or the IPv4 address. With a `bound`, the unspecified addresses
+        `0.0.0.0` and `::` are always denied.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"

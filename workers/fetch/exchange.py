@@ -275,7 +275,7 @@ class CurlExchange:
     def _on_request(self, address: str, *_: object) -> int:
         """Return PREREQFUNC_OK to send the request. Return PREREQFUNC_ABORT if an exclusion covers the address by now.
 
-        Abort a second request of the same fetch, too, because it would not wait for the host's delay.
+        Also return PREREQFUNC_ABORT for a second request of the same fetch. It would not wait for the host's delay.
         """
         if self._covered(address):
             self.cut = Cut.EXCLUDED
@@ -289,8 +289,7 @@ class CurlExchange:
     def _on_header(self, line: bytes) -> int | None:
         """Collect a header line. Return None to continue the transfer, or 0 to end it because its body must be skipped.
 
-        The transfer also continues if the Content-Length of a skipped body is at most DRAINED_BYTES. Its connection can
-        then be reused.
+        A body with a Content-Length of at most DRAINED_BYTES is received even if it must be skipped.
         """
         self._lines.append(line)
         skips = self._request.skips_body

@@ -1,9 +1,9 @@
 """Estimates how long servers keep idle connections, from connections that were closed before the next request.
 
-If a server's idle time-out is near the delay between two requests, it often closes a connection just as the next
-request is sent. The first such loss sets the estimate of that server. After that, a connection that has been idle for
-about as long is not reused. A server may change, so each avoided reuse raises the estimate a little. In the end an idle
-connection is tried again. It either works, which removes the estimate, or sets the estimate anew.
+A server may close an idle connection just as the next request is sent on it. This loss sets the server's estimate to
+the idle time. After that, a connection that has been idle for about as long is not reused. Each time this happens, the
+estimate rises a little. So an idle connection is eventually tried again. If it works, the estimate is removed. If it is
+lost, the estimate is set again.
 """
 
 from collections import OrderedDict
@@ -18,14 +18,14 @@ MAX_SERVERS: Final = 10_000
 A later request to that server may be lost, which sets its estimate anew."""
 
 _MARGIN: Final = 0.75
-"""The share of the estimated time for which an idle connection is still used. The margin is for the way of the server's
-close to this process."""
+"""An idle connection is used for this share of the estimated time. The rest is a margin."""
 
 _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
-"""A lost request sets no estimate if the idle time before it was shorter than this, in seconds.
+"""The shortest idle time, in seconds, that sets an estimate.
 
-With concurrent requests, so short a time may be that of another connection to the server."""
+With concurrent requests, a shorter time may be that of another connection to the server.
+"""
 
 
 class _ServerTimeouts(Struct):
@@ -45,7 +45,7 @@ class IdleConnections:
     def wants_fresh(self, server: str, now: float) -> bool:
         """Return True if the server has probably closed its idle connections by `now`, so that a new one is needed.
 
-        In that case raise the estimate of how long the server keeps them by a hundredth.
+        In that case also raise the server's estimate by 1 %.
         """
         known = self._servers.get(server)
         if known is None or now - known.used_at <= _MARGIN * known.kept_s:

@@ -1,10 +1,9 @@
 """A pool with one fetcher for each set of egress rules: opened at its first fetch, closed when no crawl uses it.
 
-Every request of a worker goes through it: pages, robots.txt and its redirects. So it is also the place that refuses
-excluded URLs, at the last moment before the request.
+Every request of a worker goes through it: pages, robots.txt and its redirects. It also refuses excluded URLs, at the
+last moment before the request.
 
-Crawls with different egress rules never share a connection, because a connection was checked only under the rules of
-the crawl that opened it.
+Crawls with different egress rules never share a connection.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
 """Runs libcurl transfers on the event loop (libcurl's "multi" interface).
 
-This module adds libcurl's sockets to its own epoll set, and the event loop watches only the descriptor of that set. So
-many ready sockets cost the loop one callback, and registering a socket is one system call on any loop. Source:
-libcurl's "multi_socket" interface (curl_multi_socket_action(3)).
+This module adds libcurl's sockets to its own epoll set, and the event loop watches only the descriptor of that set.
+Many ready sockets then cost the loop only one callback. Source: libcurl's "multi_socket" interface
+(curl_multi_socket_action(3)).
 """
 
 import asyncio

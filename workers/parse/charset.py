@@ -14,8 +14,7 @@ from workers.parse.start_tags import ATTRIBUTE
 
 _PRESCAN_BYTES: Final = 1024
 _LATE_BYTES: Final = 64 * 1024
-"""How many bytes at the start of a page are searched for a meta element if the prescan finds none. Browsers use
-such a late element, too."""
+"""How many bytes at the start of a page are searched for a meta element if the prescan finds none, as in browsers."""
 
 # Python codec -> the labels of the WHATWG encoding that it implements.
 _LABELS: Final[dict[str, str]] = {

@@ -1,8 +1,8 @@
 """Finds and loads the compiled tag scanner, and decides whether to use it.
 
 `cli.dev.native` builds the scanner from `tags.c`. The file name contains a checksum of the source and the version of
-Python. So a file for another source or another Python is never loaded, and `tags.py` scans instead. This module must
-not import a third-party package, because the launcher's set-up and the wheel's build import it.
+Python. So a file for another source or another Python is never loaded, and `tags.py` scans instead. The launcher
+imports this module, so it must not import a third-party package.
 """
 
 import zlib

@@ -37,7 +37,7 @@ _FEEDS: Final = frozenset(("application/rss+xml", "application/atom+xml", "appli
 _MAX_VALUE_CHARS: Final = 256
 _CACHED_TAGS: Final = 16_384
 _CACHED_TAG_BYTES: Final = 512
-"""The results for longer tags are not cached. So the cache, of 16,384 tags, has about 20 MiB in the worst case."""
+"""The greatest size in bytes of a tag whose result is cached. The cache then takes at most about 20 MiB."""
 
 _NOT_FOLLOWED: Final = frozenset(("nofollow", "ugc", "sponsored"))
 _REFRESH: Final = re.compile(
@@ -81,8 +81,8 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 
     - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
       Both are in document order.
-    - `links_cut`: the number of links beyond `max_links_per_page`, which are left out. It is a lower bound if the page
-      has more than ten times as many as allowed.
+    - `links_cut`: the number of links beyond `max_links_per_page`, which are left out. The actual number may be greater
+      if the page has over ten times as many links as allowed.
     - `cut_links`: the first of the links that are left out.
     - `feeds`: the RSS and Atom feeds that the page names.
     """
@@ -195,9 +195,9 @@ def _escaped(encoding: str, match: re.Match[str]) -> str:
 def _texts(hrefs: list[bytes], charset: str) -> list[str]:
     """Return attribute values as text.
 
-    UTF-8 values are decoded all at once, joined by NUL, which none of them contains. An invalid sequence cannot extend
-    beyond a NUL, so it spoils one value only.
+    No value contains NUL. UTF-8 values are decoded all at once, joined by NUL.
     """
+    # An invalid sequence cannot extend beyond a NUL, so it spoils one value only.
     if charset == "utf-8" and hrefs:
         return attribute_text(b"\0".join(hrefs), charset, separator="\0").split("\0")
     return [attribute_text(href, charset) for href in hrefs]

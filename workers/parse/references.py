@@ -6,7 +6,7 @@ from typing import Final
 
 _REFERENCE: Final = re.compile(r"&(?:#([0-9]+);?|#[xX]([0-9a-fA-F]+);?|([A-Za-z][A-Za-z0-9]*;?))")
 _MAX_DIGITS: Final = 7
-"""A numeric reference with more digits than this (without leading zeros) names no character of Unicode."""
+"""The maximum number of digits, without leading zeros, of a numeric reference that names a Unicode character."""
 
 
 _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";"))

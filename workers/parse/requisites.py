@@ -38,7 +38,7 @@ _URLS: Final[Mapping[bytes, tuple[bytes, ...]]] = {
     b"link": (b"href",),
     **dict.fromkeys((b"body", b"table", b"td", b"th"), (b"background",)),
 }
-"""Maps the name of an element to those of its attributes whose value is one URL."""
+"""Maps the name of an element to the names of its attributes that have one URL as value."""
 
 _RAW: Final = frozenset((b"script", b"style", b"title", b"textarea", b"xmp", b"iframe", b"noembed"))
 _START: Final = re.compile(rb"<(/?)([a-zA-Z][^ \t\n\f\r/>]*+)")
@@ -48,8 +48,8 @@ _SPACES: Final = " \t\n\f\r"
 def requisites_of(html: bytes, charset: str) -> Iterator[str]:
     """Yield the references to requisites of a page in the Python codec `charset`, in order, with repeats.
 
-    `data:` URLs and references within the page are left out. As in links, the query of an attribute's URL is encoded
-    in the page's encoding. That of a `url()` in CSS is left as it is, since browsers send it in UTF-8.
+    `data:` URLs and references within the page are left out. The query of a URL in an attribute is encoded in the
+    page's encoding, as in links. The query of a `url()` in CSS stays unchanged.
     """
     html, encoding = html[:MAX_REQUISITE_BYTES], query_codec(charset)
     if not is_ascii_based(charset):
@@ -63,7 +63,7 @@ def requisites_of(html: bytes, charset: str) -> Iterator[str]:
 def loads(reference: str) -> bool:
     """Return True if a browser would request `reference` from a server.
 
-    It would not if the reference is empty, a fragment, or has a scheme of inline content such as `data:`.
+    Return False if it is empty, a fragment, or has a scheme of inline content such as `data:`.
     """
     return bool(reference) and not reference.startswith("#") and reference[:11].lower().partition(":")[0] not in _INLINE
 

@@ -47,10 +47,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that matches ordinary markup, and the wanted tag after it if that tag is ordinary, too.
+    """Return an expression that matches a run of ordinary markup, up to and including the next wanted tag.
 
-    `wanted`: an expression for the names of the wanted tags. The match ends before markup that needs the exact step of
-    `scan_tags`, such as a self-closing raw text element.
+    `wanted`: an expression for the names of the wanted tags. The match ends earlier if there is markup that needs the
+    exact step of `scan_tags`, such as a self-closing raw text element.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
@@ -86,7 +86,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
     Tags in comments, raw text elements and templates are skipped, except in a declarative shadow root.
 
     - `html`: the page, in an encoding in which bytes below 0x40 are ASCII (all but UTF-16 and the ISO-2022 family).
-    - `images`: return the start tags of img and source, too.
+    - `images`: also return the start tags of img and source.
     - `xml`: `<script/>` and similar elements are empty, and CDATA sections are text.
     - `limit`: the maximum of returned tags.
     """
