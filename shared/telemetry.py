@@ -116,7 +116,7 @@ def _as_json(_logger: Any, _method: str, event: Any) -> str:
 def set_log_level(level: str) -> None:
     """Write only log lines of `level` and above from now on.
 
-    Lines of other libraries are written only if they are also warnings or errors.
+    Of the lines of other libraries, only warnings and errors are written.
     """
     _threshold.level = _LEVELS[level]
     logging.getLogger().setLevel(max(_LEVELS[level], logging.WARNING))

@@ -56,13 +56,13 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     known: int
     nofollow: int
     repeated: int
-    """Other spellings of a link of this page, and links to the page itself."""
+    """The number of other spellings of a link of this page, and of links to the page itself."""
 
     excluded: Mapping[str, int]
-    """Counts of links left out by a rule or as unusable references, by reason."""
+    """The number of links left out by a rule, or because no URL can be made of them, by reason."""
 
     cut: int = 0
-    """Links beyond `max_links_per_page`, which are not counted in `found`. For requisites: 1 if there are too many."""
+    """The number of links beyond `max_links_per_page`, not counted in `found`. For requisites: 1 if any is beyond."""
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """URLs of some links that were left out, by reason, truncated to a bounded length."""
@@ -79,12 +79,12 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """Links out of scope to report, because extra hops may follow them. `extra`: how many extra hops lead to them."""
+    """Links out of scope to report, which are within `scope.extra_hops`. `extra`: how many extra hops lead to them."""
 
     renewed: tuple[Location, ...] = ()
-    """Entries of a sitemap or feed that are counted in `known`, and have changed since they were last read.
+    """Entries of a sitemap or feed that were reported before, and whose `lastmod` is later than `changed_since`.
 
-    Their `lastmod` is later than the argument `changed_since` of `OutlinkResolver.listed`.
+    They are also counted in `known`. `changed_since` is an argument of `OutlinkResolver.listed`.
     """
 
     lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)

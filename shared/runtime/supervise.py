@@ -44,8 +44,8 @@ class Tasks:
     """Background tasks that end with their block: `async with Tasks() as tasks: tasks.start("name", coroutine)`.
 
     At the end of the block, the tasks that still run are cancelled and awaited. The first task that fails cancels the
-    block and the other tasks, and the block raises its exception. Several failures are raised as one exception group.
-    If the task that runs the block was cancelled, the block raises CancelledError instead of any failure.
+    block and the other tasks, and the block raises the task's exception. Several failures are raised as one exception
+    group. If the task that runs the block was cancelled, the block raises CancelledError instead of any failure.
     """
 
     def __init__(self) -> None:

@@ -124,8 +124,8 @@ class _Document:
     ) -> dict[str, Value | list[Value]] | None:
         """Return the values of a rule's fields in one part of the page (`scopes`), by the name of the field.
 
-        Return None if a required field, or the field that is the rule's key, has no value. Otherwise return {} if no
-        field has a value.
+        - Return None if a required field, or the rule's key field, has no value.
+        - Return {} if all fields are optional and none has a value.
         """
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():

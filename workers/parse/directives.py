@@ -53,8 +53,8 @@ def meta_robots(content: str) -> Directives:
 def x_robots_tag(values: Iterable[str], product: str = "orb") -> Directives:
     """Return the directives for all robots and for the crawler in the X-Robots-Tag headers of a response.
 
-    `values` has one text for each header. `product`: the crawler's name in lower case. A directive after `otherbot:` is
-    for that robot only, up to the end of the header or to the next robot's name in it.
+    `values` has one text for each header. `product`: the crawler's name in lower case. A robot's name is valid up to
+    the next name in the header: in `otherbot: noindex, nofollow, orb: none`, two directives are for `otherbot`.
     """
     words: list[str] = []
     dates: list[str] = []
