@@ -23,7 +23,9 @@ class Resolver:
         self.asked.append(host.decode())
         if b"silent" in host and not self.answering.wait(60):
             raise AssertionError("the test has ended without an answer")
-        if b"unknown" in host:
+        if b"failing" in host and len(self.asked) > 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        if b"unknown" in host or (b"leaving" in host and len(self.asked) > 1):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         found = ["192.0.2.1", "192.0.2.1", "fe80::1%eth0"]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
@@ -65,6 +67,31 @@ def test_silent_name_ends_at_its_limit_and_delays_no_other() -> None:
         resolver.answering.set()
         assert await names.addresses("silent0.example", 5) == ("192.0.2.1", "fe80::1")
         assert resolver.asked.count("silent0.example") == 1
+
+    run(main())
+
+
+def test_earlier_addresses_serve_while_name_servers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+
+    async def main() -> None:
+        resolver = Resolver()
+        names = Names(resolver)
+        for _ in range(3):
+            assert await names.addresses("failing.example", 5) == ("192.0.2.1", "fe80::1")
+        assert resolver.asked == ["failing.example"] * 3
+
+    run(main())
+
+
+def test_earlier_addresses_of_a_name_that_is_gone_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+
+    async def main() -> None:
+        names = Names(Resolver())
+        assert await names.addresses("leaving.example", 5) == ("192.0.2.1", "fe80::1")
+        with pytest.raises(NotResolved, match="not known"):
+            await names.addresses("leaving.example", 5)
 
     run(main())
 

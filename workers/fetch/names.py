@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec import Struct
+
 from shared.domain.web.addresses import parse_address
 
 MAX_LOOKUPS: Final = 256
@@ -21,7 +23,10 @@ MAX_LOOKUPS: Final = 256
 MAX_NAMES: Final = 10_000
 """Above this number of kept names, the one that was looked up first is forgotten."""
 KEPT_S: Final = 60.0
-"""For so many seconds the addresses of a name are kept. libcurl's own cache does the same."""
+"""After so many seconds a name is looked up again. libcurl's own cache does the same."""
+
+_NO_SUCH_NAME: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+"""The errors of `getaddrinfo` by which a name server says that the name has no address."""
 
 LookUp = Callable[..., Sequence[Any]]
 """`socket.getaddrinfo`, or a replacement in tests. It is called in a thread."""
@@ -31,11 +36,21 @@ class NotResolved(Exception):
     """A name has no address, or its servers did not answer in time. The text is for people."""
 
 
+class _Failure(Struct, frozen=True):
+    """A look-up that found no address. `final`: a name server answered that there is none."""
+
+    reason: str
+    final: bool = False
+
+
 class Names:
     """The addresses of hosts. Construct it in the event loop that uses it.
 
     A thread that waits for a silent server cannot be stopped. It continues after `addresses` has given up, and counts
     in MAX_LOOKUPS until the system's resolver gives up, too. The threads do not delay the end of the process.
+
+    If name servers fail to answer a repeated look-up, the earlier addresses serve for another KEPT_S (as in RFC 8767).
+    So a host with a working connection does not depend on name servers that are down for a while.
     """
 
     def __init__(self, look_up: LookUp | None = None) -> None:
@@ -43,13 +58,12 @@ class Names:
         self._loop = asyncio.get_running_loop()
         self._places = asyncio.Semaphore(MAX_LOOKUPS)
         self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
-        self._under_way: dict[str, asyncio.Future[tuple[str, ...] | str]] = {}
+        self._under_way: dict[str, asyncio.Future[tuple[str, ...] | _Failure]] = {}
 
     async def addresses(self, host: str, limit_s: float) -> tuple[str, ...]:
         """Return the addresses of the name `host`, in the order in which to try them.
 
-        Raise NotResolved if there are none, or if the look-up takes longer than `limit_s`. Raise OSError if no thread
-        can be started.
+        Raise NotResolved if there are none, if the look-up takes longer than `limit_s`, or if no thread can be started.
         """
         until, addresses = self._kept.get(host, (0.0, ()))
         if self._loop.time() < until:
@@ -64,10 +78,22 @@ class Names:
             async with asyncio.timeout(limit_s):
                 found = await asyncio.shield(self._under_way[host])
         except TimeoutError:
-            raise NotResolved(f"no answer within {limit_s:g} s") from None
-        if isinstance(found, str):
-            raise NotResolved(found)
-        return found
+            found = _Failure(f"no answer within {limit_s:g} s")
+        return found if isinstance(found, tuple) else self._earlier(host, found)
+
+    def _earlier(self, host: str, failure: _Failure) -> tuple[str, ...]:
+        """Return the addresses of an earlier look-up of `host`, unless the name is gone. Raise NotResolved if none."""
+        _, addresses = self._kept.pop(host, (0.0, ()))
+        if failure.final or not addresses:
+            raise NotResolved(failure.reason)
+        self._keep(host, addresses)
+        return addresses
+
+    def _keep(self, host: str, addresses: tuple[str, ...]) -> None:
+        self._kept.pop(host, None)
+        self._kept[host] = self._loop.time() + KEPT_S, addresses
+        if len(self._kept) > MAX_NAMES:
+            self._kept.popitem(last=False)
 
     def _start(self, host: str) -> None:
         thread = threading.Thread(target=self._run, args=(host,), name="names", daemon=True)
@@ -75,29 +101,27 @@ class Names:
             thread.start()
         except RuntimeError as error:
             self._places.release()
-            raise OSError(f"no thread to look up {host}: {error}") from error
+            raise NotResolved(f"no thread for the look-up: {error}") from error
         self._under_way[host] = self._loop.create_future()
 
     def _run(self, host: str) -> None:
         """Look up `host` in a thread, and pass the result to the event loop."""
-        found: tuple[str, ...] | str
+        found: tuple[str, ...] | _Failure
         try:
             # As bytes: Python refuses some texts that resolvers accept.
             rows = self._look_up(host.encode("ascii"), None, family=_family(), type=socket.SOCK_STREAM)
-            found = tuple(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)) or "no address"
+            addresses = tuple(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows))
+            found = addresses or _Failure("no address", final=True)
         except OSError as error:
-            found = error.strerror or str(error)
+            found = _Failure(error.strerror or str(error), final=error.errno in _NO_SUCH_NAME)
         with suppress(RuntimeError):  # The loop is closed: the worker ends, and no fetch waits.
             self._loop.call_soon_threadsafe(self._done, host, found)
 
-    def _done(self, host: str, found: tuple[str, ...] | str) -> None:
+    def _done(self, host: str, found: tuple[str, ...] | _Failure) -> None:
         self._places.release()
         self._under_way.pop(host).set_result(found)
-        self._kept.pop(host, None)
-        if not isinstance(found, str):
-            self._kept[host] = (self._loop.time() + KEPT_S, found)
-            if len(self._kept) > MAX_NAMES:
-                self._kept.popitem(last=False)
+        if isinstance(found, tuple):
+            self._keep(host, found)
 
 
 def is_name(host: str) -> bool:
