@@ -71,9 +71,9 @@ _LONGEST_S: Final = 60.0
 """Maximum seconds that one count adds to a pool's clock, for example after the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum finished crawls that one pass examines for queued URLs, while a new leader examines all of them once."""
+"""A new leader examines every finished crawl once for queued URLs: at most this many in one pass."""
 _EXAMINED_AGAIN: Final = 10
-"""Maximum finished crawls that a pass examines after that. Those whose counters changed are examined in addition."""
+"""Maximum finished crawls that each later pass examines again, in addition to crawls whose counters changed."""
 
 
 def _none() -> None:

@@ -1,15 +1,15 @@
 """Copy the stream of items into the table of items.
 
-Only the leader writes the table: items belong to no partition, and a single reader needs a single position. A cluster
-without a leader loses nothing, because the stream keeps the items. One transaction writes the rows and moves the
-position. It begins with a fence (`ItemFence`) that fails for an earlier leader, so an earlier leader writes nothing.
+Only the leader writes the table, because items belong to no partition. While there is no leader, the stream keeps the
+items. One transaction writes the rows and moves the position. It begins with a fence (`ItemFence`) that fails for an
+earlier leader, so an earlier leader writes nothing.
 
 An item is stored once the outcome of its page is accepted. If the outcome is missing when the item is read, the item
 waits in the table until `ItemTable.settle` stores or drops it.
 
 If the stream drops messages before they are read (`items_age_s`, `items_bytes`), their items are missing in the table.
 This is logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter, so that the
-next ones are applied. A write that a full disk refuses is retried in place; every attempt carries the fence.
+next ones are applied. If the disk is full, the write is retried.
 """
 
 import asyncio

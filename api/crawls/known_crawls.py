@@ -19,16 +19,16 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""After `crawls / COMPARED + _ROUNDS_OFF` reads of changes, every crawl was compared with SQL."""
+"""Reads of changes needed in addition to `crawls / COMPARED`, until every crawl was compared with SQL."""
 
 
 class KnownCrawls:
     """The crawls that are seeding, running or paused, as last read from SQL. Some are marked as pending or unchecked.
 
-    Pending crawls wait for a decision of `reconcile`. Unchecked crawls wait for the check for finished crawls.
+    Pending crawls need a decision of `reconcile`. Unchecked crawls may be finished: `FinishedCheck` must check them.
 
     - `mark`: how far the changes were read. Pass it to the next read of changes.
-    - `clocks`: each pool's clock in ms, as last read or counted: the time in which the pool's crawls were worked on.
+    - `clocks`: by pool, for how many ms the crawls of the pool have been worked on.
     - `late`: crawls that are not stored here but whose counters changed. The leader may have to reopen them.
     """
 
@@ -141,12 +141,12 @@ class KnownCrawls:
         return [row for row in rows if row.state is CrawlState.RUNNING]
 
     def skip_checks(self) -> None:
-        """Mark all crawls as checked, and empty `late`. A master that does not lead calls this, as it never checks."""
+        """Mark all crawls as checked, and empty `late`. Masters that do not lead call this: only the leader checks."""
         self._unchecked.clear()
         self.late.clear()
 
     def check_again(self, crawl_ids: Collection[CrawlId]) -> None:
-        """Mark these crawls as unchecked, so that the next check for finished crawls includes them."""
+        """Mark these crawls as unchecked, so that they are checked again for whether they are finished."""
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:

@@ -161,7 +161,7 @@ def reconcile(
 
     - `rows`: the crawls to decide on, with None for a deleted crawl.
     - `view`: what this master has done so far.
-    - `now`: each pool's clock, in ms: the time in which the pool has worked (`CrawlChanges.clocks`).
+    - `now`: by pool, for how many ms its crawls have been worked on (`CrawlChanges.clocks`).
 
     If this version cannot read the spec of a crawl that has not ended, the crawl gets no action. The actions of a crawl
     do not depend on other crawls.

@@ -5,7 +5,7 @@ partitions as numbered messages. The window is accepted once the broker has ackn
 
 The messages of a window have one producer id: a hash of the upload's name, its crawl and all its URLs so far. If an
 upload is repeated with the same name and URLs, its producer ids are the same, so owners drop the messages that they
-have applied. If the URLs differ, owners apply the messages from the first window that differs.
+have applied. If URLs differ, owners apply the messages of the first window that differs and of all later windows.
 """
 
 import asyncio
@@ -116,7 +116,7 @@ class SeedUpload:
         return f"<SeedUpload crawl={self._crawl_id} lines={self.counts.lines} accepted={self.counts.accepted}>"
 
     async def take(self, url: str, priority: int = 0, context: SeedContext | None = None) -> None:
-        """Add one URL. If the window is full then, publish it.
+        """Add one URL to the window. If that fills the window, publish the window.
 
         Count the URL as rejected if it is invalid, or if the crawl's scope does not allow its scheme or length.
         """

@@ -116,7 +116,7 @@ class EventCursor:
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the last sequence in `state`, past events that are not for this cursor.
+        """Move the position to the last sequence in `state`. It skips only events that are not for this cursor.
 
         Call it only if `next` returned no event since `state` was read. It does nothing if the stream may have been
         replaced.

@@ -72,13 +72,13 @@ class PoolCapacity:
     def for_pool(self, pool: str, now: float) -> int:
         """Return the number of further shards that may be dispatched to the pool.
 
-        That is `ahead` times the free visits, minus shards that no worker has begun and shards that are allotted but
-        not leased. It is 0 without workers, and while `held` is set.
+        It is 0 if the pool has no worker, and while `held` is set.
         """
         if self.held is not None:
             return 0
         while self._workers and now - next(iter(self._workers.values())).reported_at > STALE_AFTER_S:
             self._gone(next(iter(self._workers)))
+        # Subtract the shards that no worker has begun, and those that are allotted but not leased yet.
         return max(0, int(self.ahead * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
 
     def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
@@ -183,8 +183,8 @@ class BudgetReservation:
     def page_share(self, partition: Partition) -> Share:
         """Return this partition's share of the crawl's daily requests for stored pages, as a range in 0..2^64.
 
-        The length of the range is proportional to the number of the crawl's pages in the partition. The range of the
-        next partition begins where this range ends.
+        Example: the first of two partitions has 3/4 of the crawl's pages. Its range is from 0 to 3/4 of
+        2^64, and the range of the second partition is the rest.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

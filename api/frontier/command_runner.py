@@ -142,9 +142,9 @@ class CommandRunner:
     async def _scope_in_force(self, run: CommandRun) -> bool:
         """Return True if this owner applies the changed scope, and no granted lease has a URL that the scope excludes.
 
-        The sweep ends such a lease after its grant has expired, and its URLs return to the queue. Return True if the
-        crawl is deleted. Return False if SQL cannot be read now.
+        Return True also if the crawl is deleted. Return False if SQL cannot be read now.
         """
+        # The sweep ends a lease with such a URL after its grant has expired. The URLs return to the queue.
         own = self._own
         try:
             await self._writer.look_up([run.crawl_id])

@@ -150,8 +150,8 @@ def judged(
     """Return the batch with the links of some messages judged by the present scope of their crawl.
 
     - `crawls`: the messages to judge, as `links_to_judge` returns them.
-    - `names`: by host id, the name of each host whose pages have the links. If the name of the host is missing,
-      the link is judged as if the page was on the link's own host.
+    - `names`: by host id, the names of the hosts of the pages that have the links. If a name is missing, a link is
+      judged as if its page was on the same host as the link.
     """
     messages = list(batch.messages)
     for place, crawl in crawls.items():

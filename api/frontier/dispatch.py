@@ -35,11 +35,12 @@ _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
 _BUDGET_S = 5.0
-"""Seconds until a queue of due stored pages is examined again after its crawl's daily limit of requests was reached."""
+"""After a crawl has reached its daily limit of requests for stored pages, seconds until its queue is examined again."""
 
 _SPENT_S = 60.0
-"""Maximum seconds until a queue is examined again after its crawl's budget was spent. The queue is examined sooner if
-one of its waiting URLs becomes due."""
+"""After the budget of a crawl was spent, maximum seconds until its queue is examined again.
+
+The queue is examined sooner if one of its waiting URLs becomes due."""
 
 
 class _Refused(Struct, frozen=True):
@@ -65,7 +66,7 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 
 class DispatchPlan(Struct):
-    """The decisions of one round (pass) of dispatch, for queues that were taken out of the lines of due hosts.
+    """What one pass of dispatch decides for the queues that it took out of their lines.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.
     - `unprepared`: queues for which SQL must first move or exclude URLs (`_Preparation`).
@@ -270,8 +271,11 @@ class Dispatch:
         """Exclude the queued and waiting URLs of the queue, for `reason`.
 
         One call excludes a limited number. If there may be more, the queue is deferred, and a later pass continues.
-        Stored pages that wait for their next fetch stay. If the reason is that the host's page budget is spent, all
-        URLs that do not use this budget stay: stored pages and requisites.
+
+        These URLs stay in the queue:
+
+        - Stored pages that wait for their next fetch.
+        - If the host's page budget is spent: also stored pages that are due, and requisites.
         """
         changes = self._own.changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))

@@ -120,7 +120,7 @@ class DispatchCrawl:
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
         """Return the recrawl rules that apply to an outcome of this URL, or None if the URL is fetched only once.
 
-        Never return None for a URL that was leased as a stored page, even if the spec now fetches pages once.
+        For a URL that was leased as a stored page, always return rules.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)

@@ -64,7 +64,7 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        A line that lost an unused allotment may get capacity again from now on.
+        From now on, capacity may be allotted again to a line whose unused allotment was taken back.
         """
         self._passing, self._now = True, now
         for line in self._overdue:
@@ -100,7 +100,7 @@ class DueHosts:
         self._changed(line)
 
     def settle(self) -> None:
-        """End a pass of dispatch. Used allotments no longer count, because their shards now count as leases."""
+        """End a pass of dispatch. The used allotments stop counting as promised: their shards count as leases now."""
         for line in self._used:
             self._shares.settle(line)
         self._used.clear()

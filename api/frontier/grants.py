@@ -65,8 +65,8 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
     - `crawl`: the crawl of the lease, None if it is unknown.
     - `host`: the host of the lease, None if it is not in memory. Then the delay is the only wait.
 
-    If `crawl` or `host` is None, the delay is that with which the shard was leased. The visit must stop if the shard
-    was leased without a delay and the host has a delay now.
+    If `crawl` or `host` is None, the delay is the one that applied when the shard was leased. The visit must stop if
+    the host had no delay when the shard was leased, and has one now.
     """
     # Several shards of a host without a delay may be out at the same time.
     leased_s = held.row.delay_ms / 1000

@@ -4,8 +4,8 @@ Pure: times are the owner's monotonic seconds, given as arguments. Everything he
 time of a host's last fetch. So a host is removed from memory only after its delay has passed. A new owner assumes that
 every host was fetched at the moment of its claim. If the partition never had a host, its hosts need no rest at first.
 
-The crawls of a host take turns (`host_shares`). When a shard of the crawl whose turn it is may be leased, the host
-enters that crawl's line (`lines`), and waits there until capacity is allotted to it. After `PASS_S` it also enters the
+The crawls of a host take turns (`host_shares`). Once the crawl whose turn it is may lease a shard, the host enters the
+line of that crawl (`lines`). There it waits until capacity is allotted to it. After `PASS_S` it also enters the
 line of the next crawl. It enters the next line at once if the first crawl may not dispatch. So a crawl that waits for
 capacity does not block a host.
 
@@ -331,7 +331,7 @@ class HostQueues:
     def evict_idle(self, now: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that have no URLs, are rested and not blocked. Return the number of removed hosts.
 
-        A host is rested once its longest delay has passed, which `delay_s` returns.
+        `delay_s` returns the longest delay of a host, in seconds. A host is rested once this delay has passed.
         """
         held = (self._hosts.get(host_id) for host_id in self._idle)
         idle = [host for host in held if host is not None and all(queue.empty for queue in host.queues.values())]
@@ -341,8 +341,9 @@ class HostQueues:
     def make_room(self, now: float, soon: float, delay_s: Callable[[Host], float]) -> int:
         """Remove hosts from memory that can start no shard before `soon` (`Clock.elapsed`). Return their number.
 
-        A call examines at most `LOOKED_AT` hosts, beginning with those that were examined longest ago. No host is
-        removed before its longest delay has passed, which `delay_s` returns.
+        A call examines at most `LOOKED_AT` hosts, beginning with those that were examined longest ago.
+
+        `delay_s` returns the longest delay of a host, in seconds. A host stays in memory until this delay has passed.
         """
         looked_at = list(islice(self._hosts.values(), LOOKED_AT))
         for host in looked_at if len(looked_at) < len(self._hosts) else ():

@@ -17,7 +17,7 @@ from shared.domain.ids import CrawlId
 NEVER: Final = float("inf")
 
 CREDIT_S: Final = 60.0
-"""Maximum host time (s) that a queue may catch up after it missed its turn because another crawl used the host."""
+"""If another crawl uses the host when it is a queue's turn, the queue may catch up at most this much host time (s)."""
 
 _SPARE: Final = 8
 
@@ -71,12 +71,12 @@ class CrawlQueue(Struct):
     def revisits_of(self, max_count: int, share: float, new: int) -> int:
         """Return how many of the `max_count` URLs in the next shard may be stored pages that are due.
 
-        `new`: how many other URLs may be leased. If there are none, return `max_count`. Otherwise return the part
-        `share` (0..1) of `max_count`, on average over several calls: `credit` keeps the remainder.
+        `new`: how many other URLs may be leased. If there are none, return `max_count`. Otherwise return about
+        `share` (0..1) times `max_count`. Example: for a share of 0.25 and 10 URLs, two calls return 2 and then 3.
         """
         if self.queued == 0 or new <= 0:
             return max_count
-        self.credit += share * max_count
+        self.credit += share * max_count  # keeps the fraction for the next call
         whole = min(int(self.credit), max_count)
         self.credit -= whole
         return whole

@@ -62,7 +62,7 @@ class ReservedSlot(Struct):
 class Host(Struct):
     """A host in memory, with its queues and slots. Times are `Clock.elapsed` seconds.
 
-    - `rested_from`: when the host's present delay began. `last_delay_s`: the least duration of that delay.
+    - `rested_from`: when the host's present delay began. `last_delay_s`: the delay lasts at least this many seconds.
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
@@ -103,7 +103,8 @@ class Host(Struct):
     def free_slot(self, queue: CrawlQueue) -> int | None:
         """Return the number of the lowest free slot, or None if the queue may not use one.
 
-        The strictest crawl with a shard out limits the number of slots.
+        Each crawl limits the slots that may be in use. The least limit of the queue's crawl and of the crawls with a
+        shard out applies.
         """
         if not self.taken:
             return 0 if queue.slots else None
@@ -159,9 +160,9 @@ class Host(Struct):
     def charge(self, shard: ReservedSlot, ended: float) -> None:
         """Charge the shard's crawl with the host time that the shard really used, instead of the estimated time.
 
-        That is the time from the lease until `ended` (`Clock.elapsed`, the end of the delay after the shard), divided
-        by the slots of the crawl.
+        `ended`: when the delay after the shard ended (`Clock.elapsed`).
         """
+        # Up to `slots` shards use the host at the same time, so each is charged with its part.
         if shard.queue is None:
             return
         queue = self.queues.get(shard.queue.crawl_id)
@@ -198,7 +199,7 @@ def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     That is about `SHARD_WORK_S` seconds of work at the host's pace. If the queue may use several slots, it is at most a
     fair part of the queue. For a host without a delay that was never visited, it is 1.
 
-    `due`: an upper bound for the stored pages that are due besides the queued URLs.
+    `due`: how many stored pages may be due in addition to the queued URLs.
     """
     if queue.delay_s == 0 and not host.facts.visited:
         return 1

@@ -198,7 +198,7 @@ class Ingest:
             return result
 
     async def _judged(self, batch: DiscoveryTransaction) -> DiscoveryTransaction:
-        """Return the batch with its seeds and its links of earlier spec revisions judged by the present scope."""
+        """Judge seeds, and links that workers judged by an earlier spec, by the present scope. Return the new batch."""
         crawls = links_to_judge(batch, self._own.crawls)
         if not crawls:
             return batch
@@ -246,9 +246,9 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and the queues for `_end_queues` to go on with.
+        """Write outcomes in one transaction. Return the batch, and queues that must be passed to `_end_queues`.
 
-        These are queues of unreachable hosts, whose URLs fail. One transaction fails a limited number of URLs.
+        These are queues of unreachable hosts. Their URLs fail, a limited number in one transaction.
         """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):

@@ -29,7 +29,7 @@ class LeaseGrant(Struct):
     - `number`: 1 for the first grant of the lease.
     - `delivery`: how many times the broker had delivered the shard when the holder asked.
     - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
-    - `late`: the worker may have stopped waiting before the answer came. Then its expiry does not count as a failure.
+    - `late`: the worker may have stopped waiting before it got the grant. If so, no failure is counted when it expires.
     - `counted`: the expiry was counted, and a further grant may be given.
     """
 
@@ -48,7 +48,8 @@ class TrackedLease(Struct):
     - `began`: when its first grant was given (`Clock.elapsed`).
     - `charged_s`: the visit time that its crawl was charged with.
     - `too_large`: why the broker refused its message as too large. The sweep splits such a lease.
-    - `outside`: its URLs that the crawl's scope does not admit, with the rule, as judged at revision `judged_at`.
+    - `outside`: its URLs that the crawl's scope excludes, each with the rule.
+    - `judged_at`: the spec revision by whose scope `outside` was decided.
     - `recalled`: its visit must end, because a command must withdraw some of its URLs.
     """
 
@@ -185,8 +186,8 @@ class Leases:
     def take_over(self, row: LeaseRow, now: float, *, ended: bool) -> TrackedLease:
         """Add a lease that an earlier owner made, when this owner claims the partition.
 
-        `ended`: True if all workers from before the claim are known to be dead, so that an earlier grant has ended. If
-        False, the earlier grant lasts as long as any owner's grant may last, counted from the claim.
+        `ended`: True if all workers from before the claim are known to be dead. Then the lease's grant has ended.
+        Otherwise the grant counts as given at the moment of the claim.
         """
         grant = None
         if row.grants:
@@ -269,9 +270,11 @@ class Leases:
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
     def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
-        """Set the URLs of a lease that have no outcome yet, as just committed.
+        """Update a lease in memory after a transaction that changed it was committed.
 
-        `freed`: True if the lease is over. Then remove the lease and ignore `urls`.
+        - `urls`: the lease's URLs that have no outcome yet.
+        - `freed`: True if the lease is over. Then remove the lease and ignore `urls`.
+        - `now`: when the lease ended (`Clock.elapsed`). It is used only with `freed`.
         """
         if freed:
             gone = self._held.pop(lease_id, None)

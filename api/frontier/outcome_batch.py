@@ -126,8 +126,9 @@ class OutcomeBatch:
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
         """Add a dead letter for a shard that a worker could not read. Count a failure of the shard's lease.
 
-        The failure counts like an expired grant. Count nothing if there is no lease, or if it has a live grant. After
-        too many failures, end the lease if it never had a grant. Otherwise the sweep ends it.
+        The failure counts like an expired grant. Count nothing if there is no lease, or if it has a live grant.
+
+        After too many failures a lease ends. If it never had a grant, this method ends it, otherwise the sweep.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -370,7 +371,7 @@ class OutcomeBatch:
         settled.bytes += size
 
     def _left_of(self, held: TrackedLease) -> dict[Fingerprint, LeasedUrl]:
-        """Return the lease's URLs that have no outcome after what this batch has decided so far."""
+        """Return the lease's URLs that have no outcome yet, neither in memory nor in this batch."""
         left = self._left.get(held.row.lease_id)
         if left is None:
             left = self._left[held.row.lease_id] = dict(held.row.urls)

@@ -128,7 +128,7 @@ def fetch_row(
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
     """Return how many links of a page were excluded, by reason, encoded for its row. Return None if none was.
 
-    If the scope excluded some, the result also has the revision of the spec that judged them, unless that is 1.
+    If the scope excluded some, the result also has `revision`: the spec revision of that scope. Revision 1 is omitted.
     """
     if not result.left_out:
         return None

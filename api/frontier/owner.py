@@ -124,8 +124,11 @@ class Owner:
     async def _claimed(self) -> Claimed:
         """Claim the partition. Return the partition's state as read from SQL.
 
-        If the partition was claimed under this term already, only read the state: SQL refuses a second claim. That can
-        be so if the answer to a claim was lost, or if an earlier owner in this process claimed it (`again`).
+        If the partition was claimed under this term already, SQL refuses a second claim. Then only read the state.
+        There are two such cases:
+
+        - The answer to this owner's claim was lost.
+        - An earlier owner in this process claimed the partition (`again`).
         """
         if self._again:
             with suppress(OwnershipLost):
@@ -203,7 +206,7 @@ class Owner:
         await until_resource_available(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Return True if the newest applied reports are still at their sequences in the stream, with their times."""
+        """Return True if the stream has the newest applied reports, with the sequences and times of `position`."""
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
             (position.discovery_seq, position.discovery_ns),

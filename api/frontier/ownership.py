@@ -198,7 +198,7 @@ class Ownership:
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Store the counts of a crawl's pages by bucket of their rate of change, as just read from SQL."""
+        """Store `counts`, just read from SQL: how many of the crawl's pages are in each range of rates of change."""
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
         known = self.recrawls.get(crawl.crawl_id)
@@ -208,9 +208,10 @@ class Ownership:
             self.recrawls[crawl.crawl_id] = RecrawlPages(spec.requests_per_day or 1, interval, counts, now_ms)
 
     def signs(self, crawl_ids: Iterable[CrawlId], now_ms: int) -> dict[CrawlId, PageSigns | None]:
-        """Return the rules for signs of change, by crawl. Leave out crawls that fetch each page once.
+        """Return, by crawl, the rules by which a date in a sitemap or feed makes a page due sooner.
 
-        The rules are None for a crawl without the adaptive schedule, because only that schedule uses signs of change.
+        - A crawl that fetches its pages again, but not by the adaptive schedule, has None: it ignores these dates.
+        - A crawl that fetches each page once is not in the result.
         """
         found: dict[CrawlId, PageSigns | None] = {}
         for crawl in map(self.crawls.find, crawl_ids):
@@ -341,8 +342,8 @@ class Ownership:
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
         """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        Mark what must be read from SQL again, because the command changed it: queues of the crawl, and the counts of
-        its pages. An EXCLUDE changes all crawls, and only its last chunk marks them.
+        The command has changed queues of its crawl and the counts of its pages. Mark them, to be read from SQL again.
+        After the last chunk of an EXCLUDE, mark those of all crawls.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():

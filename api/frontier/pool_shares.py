@@ -1,9 +1,8 @@
 """How crawls share a pool: by visit time and weight (start-time fair queueing, as in `host_shares`).
 
-Free capacity goes, shard by shard, to the crawl with the least visit time per weight among those with a due host in
-some partition of this master. A crawl is charged with its mean visit time when a shard is allotted, and with the true
-time when the shard ends. The share of a crawl without a due host goes to the others. A crawl that comes later starts at
-the virtual time of the shard that was allotted last. The crawls are kept in a heap, so no step scans all of them.
+Each free place for a shard goes to the crawl that has used the least visit time per weight. Only crawls with a due host
+take part. When a shard is allotted, its crawl is charged with its mean visit time. The charge is corrected when the
+shard ends. A crawl that comes later starts at the virtual time of the shard that was allotted last.
 Pure; times are monotonic seconds.
 """
 
@@ -269,7 +268,7 @@ class PoolShares:
             heapq.heapify(known.order)
 
     def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Forget the crawl if no shard of it is out and no host is due. Forget a pool without crawls, too."""
+        """Forget the crawl if no shard of it is out and no host is due. Forget the pool if it has no crawl left."""
         if not crawl.out and not crawl.lines and not crawl.shut:
             del known.crawls[crawl_id]
             if not known.crawls and not known.promised:

@@ -50,7 +50,7 @@ _Linked = tuple[ReadablePage, FoundAgain]
 
 
 class _Judge(Struct, frozen=True):
-    """A crawl and its scope at one revision, by which a chunk judges its links even if the crawl changes meanwhile."""
+    """A crawl and its scope at one revision. A chunk judges all its links by it: the crawl may change meanwhile."""
 
     crawl_id: CrawlId
     revision: Revision

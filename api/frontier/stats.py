@@ -46,7 +46,7 @@ class OwnerStats(Struct):
     - `replaced`: shards that the sweep dropped and published again.
     - `called_back`: leases that went back to the queue when a worker asked to begin.
     - `items_missed`: messages of items that were deleted before they were read.
-    - `item_lag`: the time from when the broker stored a message until its items were in the table.
+    - `item_lag`: how long messages of items waited in the broker until their items were in the table.
     - `firings`: due times of schedules, by outcome. `firing_delay`: how late they fired.
     - `discarded`: fetches that changed nothing, by reason (`late` or `deleted`).
     """

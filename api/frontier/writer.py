@@ -95,8 +95,8 @@ class PartitionWriter:
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write the changes to SQL, and record the commit. Call it inside `writing`.
 
-        One transaction fails or excludes a limited number of URLs of the queues in `changes.give_up`. Return the queues
-        that may have more.
+        URLs of the queues in `changes.give_up` fail or are excluded, a limited number in one transaction. Return the
+        queues that may have more.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.own.given_up(changes)
@@ -117,8 +117,8 @@ class PartitionWriter:
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write a batch of outcomes to SQL, then apply it to the memory. Call it inside `writing`.
 
-        One transaction fails a limited number of URLs of a host that is unreachable. Return the queues that may have
-        more.
+        If a host is unreachable, URLs of its queues fail, a limited number in one transaction. Return the queues that
+        may have more.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()

@@ -127,7 +127,7 @@ def _digest_of_certificate(certificate: PeerCertificate) -> bytes:
 
 
 class Authentication:
-    """ASGI layer that refuses a request at or below `GUARDED` unless its identity is accepted from its peer.
+    """ASGI layer that refuses a request at or below `GUARDED` without a valid identity that its peer may use.
 
     The peer is the address and the TLS certificate of the client. For a forwarded request, it is the peer of the
     original client, which the forwarding master states in a signed header. The limit of wrong keys does not apply to
@@ -186,7 +186,7 @@ class Authentication:
         """Return the stored identity of the request.
 
         Raise ApiProblem if there is none. If `limited`, raise it also after too many wrong keys from the peer's
-        address, except for a key or certificate that this master has accepted lately.
+        address. A key or certificate that this master has accepted lately is exempt from this limit.
         """
         # So a client with wrong keys does not lock out other clients at its address.
         given = header_of(scope, b"authorization")

@@ -1,8 +1,8 @@
 """Stream the changes of a crawl's pages over HTTP as Server-Sent Events, read from the log in SQL.
 
-Owners write the log in transactions of a few seconds at most, so a row may appear after rows with a later time.
-Therefore each read covers the last `WINDOW_MS` again, and sends only the changes that were not sent yet. A client
-that reconnects with the id of its last event may get changes of that window again.
+A row may become visible some seconds after rows with a later time. Therefore each read covers the last `WINDOW_MS`
+again, and sends only the changes that were not sent yet. A client that reconnects with the id of its last event may
+get changes of that window again.
 """
 
 import asyncio

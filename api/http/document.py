@@ -244,9 +244,9 @@ def _own(model: type[Model]) -> dict[str, Any]:
 def _resolved(part: Any) -> Any:
     """Return a copy of this part of the document, in which `x-orb-schema` is replaced by a reference to that schema.
 
-    `patternProperties` with one pattern become `additionalProperties` with a pattern for the names. Otherwise other
-    keys would be allowed, and client generators would not recognize a mapping.
+    `patternProperties` with one pattern become `additionalProperties` with a pattern for the names.
     """
+    # `patternProperties` would allow other keys, and client generators would not recognize a mapping.
     if isinstance(part, dict):
         match part.get("patternProperties"):
             case dict() as patterns if len(patterns) == 1:

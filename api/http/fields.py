@@ -56,7 +56,7 @@ _BY_TYPE: Final[Mapping[str, str]] = {
 }
 
 _OF_KEY: Final = "[key]"
-"""The last part of a path in pydantic's errors, if a key of a mapping is wrong: `("labels", "team", "[key]")`."""
+"""If a key of a mapping is wrong, pydantic appends this to the path of the error: `("labels", "team", "[key]")`."""
 
 _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "greater_than_equal": ("ge", "at least"),

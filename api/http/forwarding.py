@@ -35,9 +35,9 @@ _RETRY: Final = {"Retry-After": "2"}
 _HINT: Final = "repeat it with the same Idempotency-Key or If-Match: then it cannot happen twice"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _API: Final = b"/v1/"
-"""The prefix that an undecoded path must have to be appended to the leader's address.
+"""A path is appended to the leader's address only if it begins with this prefix, before it is decoded.
 
-The path `@host/` after `http://leader` would name another host.
+Example of a path that would name another host: `http://leader` and `@host/` give `http://leader@host/`.
 """
 
 _ANYWHERE: Final = re.compile(

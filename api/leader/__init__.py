@@ -9,7 +9,7 @@
 - `exclusion_publisher`, `host_policy_publisher`, `schedule_commands` and `seed_set_publisher` send commands to the
   owners of partitions, in the rounds of `command_rounds`.
 
-A term combines the epoch with the etcd revision at which a leader was elected or a partition was assigned. If etcd was
-replaced, its revisions begin again, so the leader raises the epoch. Therefore no term is given twice. Every transaction
-under a term first checks in SQL that no later term has taken over, so an earlier leader changes nothing.
+A term has two parts: the epoch, and the etcd revision at which a leader was elected or a partition was assigned. If
+etcd was replaced, its revisions begin again. The leader then raises the epoch, so that no term is given twice. Every
+transaction under a term first checks in SQL that no later term has taken over. So an earlier leader changes nothing.
 """

@@ -30,8 +30,7 @@ class Candidacy:
     """Decides for one master whether it should campaign.
 
     A draining master waits while there are better candidates: masters that do not drain. If there is no leader for
-    `left_for_s` seconds, it campaigns, and ignores these candidates from then on. It ignores them until it no longer
-    drains, or until no better candidate is registered.
+    `left_for_s` seconds, it campaigns all the same.
     """
 
     def __init__(self, me: str, view: View, keys: Keys, clock: Clock, *, left_for_s: float = LEFT_FOR_S) -> None:
