@@ -55,7 +55,7 @@ def owner_changes(
     member: MemberRecord,
     partitions: int,
 ) -> Iterator[StartOwner | StopOwner]:
-    """Yield the changes by which the master `member` follows new assignments: owners to start or stop.
+    """Yield which owners the master `member` must start or stop to follow new assignments.
 
     - `assigned`: the assignments in etcd, to any master.
     - `seen`: for each partition, the term of the last assignment that this master has followed. An assignment is new

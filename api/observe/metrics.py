@@ -1,7 +1,7 @@
 """A master's metrics: the description of each, and its value when Prometheus scrapes.
 
-Metrics that may be summed over masters cover only this master: its partitions, its process. Metrics with the same value
-on every master (members, pools, reports in the broker) say so in their description.
+Most metrics cover only this master, so they may be summed over the masters. Metrics with the same value on every master
+(members, pools, reports in the broker) say so in their description.
 """
 
 from collections import Counter

@@ -37,9 +37,10 @@ class StatsSample:
 
     - `counters`: the counters of crawls in the partitions of this master, by the name under which metrics show a crawl.
       All crawls without a name of their own in metrics are summed under OTHER.
-    - `reports`: the number of reports in the broker, in all partitions. Applied reports count until they are deleted.
-    - `fullness`: for each kind of report, how full the fullest partition is. 0.5: it has half as many reports as the
-      limit allows. At 1 the broker refuses further reports.
+    - `reports`: the number of reports that the broker stores, in all partitions. Applied reports are included until
+      they are deleted.
+    - `fullness`: for each kind of report, the used part of the broker's limit in the fullest partition, such as 0.5. At
+      1 the broker refuses further reports.
     """
 
     at: float

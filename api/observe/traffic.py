@@ -57,7 +57,7 @@ def measure(app: FastAPI, registry: "CollectorRegistry") -> None:
 class _Watch(PrometheusInstrumentatorMiddleware):
     """Middleware that measures requests with the metrics of prometheus_fastapi_instrumentator.
 
-    It replaces the package's own middleware, which is slower: it matches each route a second time.
+    The package's own middleware is slower, because it matches each route a second time.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +95,7 @@ class _Watch(PrometheusInstrumentatorMiddleware):
     def _template(self, scope: Scope) -> str:
         """Return the path template of the request's route, as in the OpenAPI document.
 
-        If the request did not reach the router (no key, forwarded to the leader), find the route by method and path.
+        A request that was refused or forwarded before the routing has no route yet. Find its route by method and path.
         """
         route = scope.get("route")
         if isinstance(route, Route):

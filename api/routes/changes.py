@@ -60,9 +60,9 @@ async def list_changes(
 ) -> PageChangeList:
     """List pages that were found new, changed or gone, in the order in which the changes were recorded.
 
-    Only a crawl with `recrawl` records changes. A change may be added to the list some seconds late, in front of later
-    changes. To miss none, repeat the request with a `since` that is some seconds before the last change. If retention
-    has deleted changes after `since`, `gap` names the time up to which they are deleted.
+    Only a crawl with `recrawl` records changes. A change may appear some seconds late, before changes that were listed
+    already. So a client that polls should set `since` to some seconds before the last change that it received. If
+    retention has deleted changes after `since`, `gap` names the time up to which they are deleted.
     """
     crawl = await served.catalog.crawl(name)
     start = tuple(ChangePlace(_ms(since) or -1))
@@ -100,8 +100,9 @@ async def follow_changes(
     """Stream the changes of pages as Server-Sent Events. With `since`, first send the changes recorded since then.
 
     Without `since` only new changes are sent. After an interruption a client continues at any master with the id of the
-    last change that it received. The stream then begins ten seconds before that change: no stored change is missed, and
-    some are sent again. If retention has deleted changes at the beginning of the stream, the first event is `gap`.
+    last change that it received. The stream then begins ten seconds before that change, so that it misses no stored
+    change. Some changes are sent again. If retention has deleted changes at the beginning of the stream, the first
+    event is `gap`.
     """
     crawl = await served.catalog.crawl(name)
     kinds = _kinds(kind)

@@ -153,9 +153,9 @@ async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> 
 
 
 def _outdated(masters: Sequence[Master], workers: Mapping[str, WorkerActivity | None], revision: int) -> list[str]:
-    """Return the members whose configuration revision is unknown or not `revision`, as `master ID` or `worker ID`.
+    """Return the members that do not run the configuration revision `revision`, at most `_NAMED` of them.
 
-    Return at most `_NAMED` of them.
+    A member is written as `master ID` or `worker ID`. Members whose revision is unknown are included.
     """
     late = [f"master {master.id}" for master in masters if master.config_revision != revision]
     late += [f"worker {name}" for name, load in workers.items() if load is None or load.status.config != revision]

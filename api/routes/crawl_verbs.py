@@ -124,8 +124,9 @@ async def commanded(
     """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
 
     - `by`: the client that is recorded in the database as the requester.
-    - `apart`: the arguments for each partition, if partitions get different arguments. Then only the partitions in
-      `apart` receive the command. `partition` is ignored, and `args` is only recorded in the database.
+    - `args`: the arguments of the command.
+    - `apart`: None, or the arguments for each partition that receives the command, if these arguments differ. In the
+      second case `partition` is ignored, and `args` is only recorded in the database.
 
     Raise Transient if the broker did not store the command in time.
     """

@@ -191,9 +191,9 @@ async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, arch
 
 
 def _left_out(page: Page, error: Exception) -> None:
-    """Log a page whose record is damaged, so that the export goes on without its links.
+    """Log that the links of `page` are missing from the export, because its record is damaged.
 
-    Raise the error again if it is Transient: the archive cannot be read now, and the export must end.
+    Raise `error` if it is Transient. Then the archive cannot be read now, and the export must end.
     """
     if isinstance(error, Transient):
         raise error

@@ -187,7 +187,7 @@ async def _stored(served: Services, host: str) -> StoredHostPolicy | None:
 
 
 def _check_end(ends_ms: int | None, now_ms: int, wanted: HostPolicyInput, stored: StoredHostPolicy | None) -> None:
-    """Raise ApiProblem if the block in `wanted` ends in the past. Accept it if the stored policy has the same block.
+    """Raise ApiProblem if the block in `wanted` ends in the past, unless the stored policy has the same block.
 
     `ends_ms`: the end of the block in Unix ms; None if it has no end.
     """

@@ -38,7 +38,7 @@ PageId = Annotated[str, Path(alias="page", pattern=PAGE_ID, description="The pag
 WHOLE_BYTES: Final = 1 << 20
 """A body of fewer bytes is read completely before the response begins.
 
-The header X-Orb-Incomplete of the response then also reports a fault at the end of the body.
+So the response's header X-Orb-Incomplete reports every fault of such a body, even one at its end.
 """
 
 BODY: Final[dict[int | str, dict[str, Any]]] = {

@@ -110,7 +110,7 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
 
 
 def _next_due(states: Sequence[HostState], now_ms: int) -> datetime | None:
-    """Return when the first waiting page is due: about now if a page is due already, None if no page waits."""
+    """Return the time at which the first waiting page is due. It may be now. Return None if no page waits."""
     due_s = min((state.retry_s for state in states if state.waiting), default=None)
     return None if due_s is None else moment_of(now_ms + int(due_s * 1000))
 
@@ -151,7 +151,7 @@ async def get_cluster_lag(served: Served) -> Lag:
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
     """Return the lag of one crawl.
 
-    Only the number of waiting reports is that of all crawls together.
+    The waiting reports are an exception: their numbers are those of all crawls together.
     """
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)

@@ -198,8 +198,8 @@ def _range(asked: re.Match[str], size: int) -> tuple[int, int]:
     - `asked`: the header, as matched by `_RANGE`.
     - `size`: the size of the file in bytes.
 
-    For example, `bytes=0-9` gives (0, 10). If the file has none of the bytes, the second number is not greater than the
-    first.
+    For example, `bytes=0-9` gives (0, 10). If the file has none of the bytes, the second number is at most the first:
+    `bytes=80-` gives (80, 50) if `size` is 50.
     """
     first, last, suffix = asked.groups()
     if suffix is not None:

@@ -114,8 +114,10 @@ async def put_schedule(
 async def plan_schedule(schedule: ScheduleName, wanted: ScheduleReplacement, served: Served) -> DeclarationPlan:
     """Return what a PUT of the schedule would change, without changing anything. The request is validated as for a PUT.
 
-    If the crawl does not exist, the plan only has a warning: the crawl may be created before the PUT. The plan also
-    only has a warning if the crawl's `desired` decides whether the crawl runs.
+    Two faults only cause a warning in the plan, because the crawl may be created or changed before the PUT:
+
+    - The crawl does not exist.
+    - The verb starts or stops the crawl, but the crawl's `desired` decides whether the crawl runs.
     """
     spec = wanted.spec()
     await _check(spec, served)
@@ -192,10 +194,12 @@ def _invalid(wrong: list[FieldError]) -> ApiProblem:
 
 
 async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
-    """Return an error if the schedule's verb cannot be applied to its crawl. Return None if it can.
+    """Return an error if the schedule names a crawl to which its verb cannot be applied. Otherwise return None.
 
-    It cannot be applied if the crawl does not exist, or if the crawl's `desired` decides whether the crawl runs. A
-    schedule that names no crawl has no error.
+    The verb cannot be applied in these cases:
+
+    - The crawl does not exist.
+    - The crawl has `desired`, and the verb is one of DECIDED_BY_DESIRED.
     """
     if spec.crawl is None:
         return None
@@ -210,9 +214,9 @@ async def _refused(spec: ScheduleSpec, served: Services) -> FieldError | None:
 
 
 def _warnings(refused: FieldError | None, remedy: str) -> list[str]:
-    """Convert `refused`, the result of `_refused`, to warnings: one sentence, or an empty list for None.
+    """Convert `refused`, the result of `_refused`, to a list of one warning. Return an empty list for None.
 
-    `remedy`: the advice that the sentence has if the crawl does not exist.
+    `remedy`: advice for the user, which is added to the warning if the crawl does not exist.
     """
     if refused is None:
         return []

@@ -32,7 +32,7 @@ _SHOWN: Final = 20
 SCANNED: Final = 5_000
 """Maximum stored seeds that are read for one page of uploaded seeds.
 
-Stored seeds that are also in the spec are read, but not listed again: earlier pages list the seeds of the spec.
+The limit includes seeds that are also in the spec. The page omits them, because earlier pages list them.
 """
 
 
@@ -161,7 +161,7 @@ def _places(
 ) -> Mapping[Partition, list[Place]]:
     """Group the locations by their partition, each as its host and fingerprint.
 
-    `every`: partitions that the result has in any case, with an empty list if they have no location. `partitions`: the
+    `every`: partitions that are in the result even without a location; their list is then empty. `partitions`: the
     number of partitions of the cluster.
     """
     places: dict[Partition, list[Place]] = defaultdict(list, {partition: [] for partition in every})

@@ -108,8 +108,8 @@ async def put_seed_set(
 async def plan_seed_set(name: Name, set_name: SetName, wanted: SeedSetInput, served: Served) -> DeclarationPlan:
     """Return what a PUT of the set would change, without changing anything. The request is validated as for a PUT.
 
-    If the crawl does not exist, the plan only has a warning, because the crawl may be created before the PUT. The seeds
-    are then not checked against its scope.
+    If the crawl does not exist, the plan has a warning, but the request is not refused. The seeds are then not checked
+    against the scope of the crawl.
     """
     before, warnings = None, []
     try:
@@ -132,9 +132,10 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 
 
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
-    """Return the seed set that the body declares. Raise ApiProblem that names each seed that the crawl cannot fetch.
+    """Return the seed set that the body declares.
 
-    Raise Missing if the crawl does not exist. Seeds that no crawl can fetch raise ApiProblem even then.
+    - Raise ApiProblem if the crawl cannot fetch some of the seeds. The error names them.
+    - If the crawl does not exist, raise ApiProblem for seeds that no crawl can fetch. Without such seeds raise Missing.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

@@ -107,8 +107,8 @@ async def add_seeds(
 
     A crawl that finished as `complete` runs again with new seeds. A crawl that was cancelled or has spent its budget
     must be started first. After an interruption, repeat the whole upload with the same Idempotency-Key, or send the
-    lines after `durable_lines`. If the crawl is deleted during the upload, the answer is 404 and its seeds are deleted,
-    too.
+    lines after `durable_lines`. If the crawl is deleted during the upload, the answer is 404, and the seeds are deleted
+    with the crawl.
     """
     crawl = await served.catalog.crawl(name)
     if not takes_seeds(CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason)):
@@ -146,7 +146,10 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Return `problem` with the number of lines that are stored durably, and the counts of these lines, added."""
+    """Add the results of the upload's durably stored lines to `problem`, and return it.
+
+    If there are such lines, add also the hint to send the lines after them again.
+    """
     problem.upload = upload.durable
     if upload.durable.durable_lines:
         problem.hint = problem.hint or f"send what follows line {upload.durable.durable_lines} again"

@@ -41,7 +41,7 @@ _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "tur
 """Names of rules. If a URL is not fetched yet, its explanation has a sentence for each of these rules that applies."""
 
 _OTHERS: Final = 1000
-"""Maximum queues of a host that are read to find the other crawls that fetch from this host now."""
+"""Maximum queues of a host that are read to find other crawls that fetch from the host."""
 
 _ROBOTS_S: Final = 1.0
 
@@ -184,9 +184,10 @@ async def _around(
 
 
 async def _exclusion(served: Services, location: Location, host: HostView | None) -> str | None:
-    """Return a sentence with the exclusion in force that covers the URL, and its reason. Return None if none covers it.
+    """Return a sentence that names the exclusion of the URL and its reason. Return None if no exclusion covers the URL.
 
-    `host`: the state of the URL's host; None if unknown. An exclusion of the host's last address covers the URL, too.
+    The exclusion may be of the URL, its host, or the host's last known address. `host`: the state of the URL's host;
+    None if unknown.
     """
     exclusions = served.exclusions()
     target = exclusions.first(location.url, location.host)

@@ -88,9 +88,9 @@ class PageDiff(Model):
 
 
 class RecrawlPlan(Model):
-    """An estimate for fetching the stored pages again: the requests it needs, and how fresh it keeps the pages.
+    """An estimate for fetching the stored pages again: the number of requests, and how fresh the pages stay.
 
-    It is based on how often earlier fetches found the pages changed.
+    The estimate is based on how often earlier fetches found the pages changed.
     """
 
     pages: int = field("The number of stored pages whose rate of change is estimated.", 870)

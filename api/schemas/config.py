@@ -135,8 +135,8 @@ class MasterValues(_Values):
 class StorageValues(_Values):
     """The limits at which a database, NATS or an archive counts as full.
 
-    The limits apply to the used part of the resource's disk, or of the size that is set for the resource. While a
-    resource counts as full, members begin no work that would add to it.
+    A ratio is the used part of the resource's disk, or of the size that is set for the resource. While a resource
+    counts as full, members begin no work that would add to it.
     """
 
     high_watermark_ratio: float | None = _storage(

@@ -69,8 +69,8 @@ class Setting:
     def usual(self) -> tuple[str, str]:
         """The section and name of the setting whose default applies to this setting.
 
-        A setting of a single pool has the default of the setting with the same name for all workers. Any other setting
-        has its own default.
+        For `pools.eu.max_visits`, a setting of a single pool, it is `("worker", "max_visits")`. Outside of pools, it is
+        the setting itself.
         """
         return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
 

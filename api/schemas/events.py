@@ -49,9 +49,9 @@ data: {"reason":"shutdown"}
 
 
 def frame_of(item: Delivered | EventGap) -> tuple[bytes, Event | None]:
-    """Return an event or a gap as a message of a Server-Sent Events stream. Return also the decoded event.
+    """Return a message of a Server-Sent Events stream for an event or a gap, and the decoded event.
 
-    The second value is None for a gap. If an event cannot be decoded, return empty bytes and None.
+    For a gap, the second value is None. For an event that cannot be decoded, return empty bytes and None.
     """
     if isinstance(item, EventGap):
         return frame("gap", msgspec.json.encode(item), item.resumes_at - 1), None

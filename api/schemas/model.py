@@ -45,8 +45,9 @@ class Model(BaseModel):
     def of(cls, value: object, **values: Any) -> Self:
         """Return a body whose fields are copied from the attributes of `value` with the same names.
 
-        `values` sets fields directly, instead of copying them. A field `at`, or one whose name ends in `_at`, is copied
-        from the attribute with `_ms` appended, and converted from Unix milliseconds to a datetime.
+        - `values`: fields that are not copied, with their values.
+        - A field `at`, or one that ends in `_at`, is a time. Its attribute has Unix milliseconds, and a name with `_ms`
+          appended: `created_at` is converted from `created_at_ms`.
         """
         for name, attribute in _attributes(cls):
             if name not in values:

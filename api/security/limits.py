@@ -34,7 +34,7 @@ class Permits:
 
     - `reads`, `writes`, `bulk`: the limit of each class in requests a second; 0 means no limit.
 
-    A key that has sent no request for `BURST_S` seconds may send the requests of `BURST_S` seconds at once.
+    After a pause, a key may send more at once: at most the limit times `BURST_S`.
     """
 
     def __init__(self, reads: int = READS, writes: int = WRITES, bulk: int = BULK) -> None:
@@ -63,8 +63,8 @@ def rate_headers(permit: Permit, route_class: RouteClass) -> Mapping[str, str]:
 class WrongKeys:
     """Limits the wrong API keys that each address may send, by a token bucket of `per_minute` keys; 0 means no limit.
 
-    All addresses of an IPv6 /64 network are counted together, because one client may have all of them. Clients without
-    a known address are counted together, too. At most `max_count` addresses are kept.
+    The addresses of an IPv6 /64 network count as one address, because one client may have all of them. All clients
+    without a known address count as one address. At most `max_count` addresses are kept.
     """
 
     def __init__(self, per_minute: int = WRONG_KEYS, max_count: int = MAX_ADDRESSES) -> None:

@@ -8,8 +8,7 @@ class JoinedWrites(asyncio.Transport):
     """A wrapper of `transport` that joins two writes in the same iteration of the event loop into one system call.
 
     The server writes the head and the body of a response separately, and this class sends both together. A single
-    write, such as the head of a stream, is sent at the end of the iteration. At most one write is buffered here, so
-    flow control works as in `transport`.
+    write, such as the head of a stream, is sent at the end of the iteration. At most one write is buffered here.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:

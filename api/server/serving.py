@@ -45,7 +45,7 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How many seconds a connection beyond the limit may stay open after its request's head was received.
+"""Maximum seconds from the head of a request to the end of its connection, for a connection beyond the limit.
 
 A connection is beyond the limit if the maximum number of connections was open when it was accepted.
 """
@@ -61,8 +61,10 @@ _PARSED_BYTES: Final = 0xFFFF
 """The longest URL, in bytes, that the parser splits into path and query."""
 
 _CONNECTIONS: Final = logging.getLogger("uvicorn.error.connections")
-"""Logger for single connections. Any client can cause such messages without limit (unreadable requests, unsupported
-upgrades), so only errors are logged: those are bugs of the server."""
+"""Logger for single connections. It logs errors only: they show bugs of the server.
+
+Clients can cause any number of other messages, such as warnings of unreadable requests.
+"""
 
 _CONNECTIONS.setLevel(logging.ERROR)
 
@@ -133,7 +135,7 @@ class _Bounded(HttpToolsProtocol):
     - After a response, a connection is closed if the head of another request is not received within `HEAD_S`.
     - A connection is aborted if the client reads nothing of a response for `HEAD_S`.
     - A connection beyond the limit of open connections may send one request, which `busy` answers. The connection is
-      closed after the response, or `SPARE_S` after the head of the request if that is earlier.
+      closed after the response, at the latest `SPARE_S` after the head of the request.
 
     The client's verified certificate is put into the state of each request, as `certificate`. Trailers are dropped.
     """
@@ -173,8 +175,8 @@ class _Bounded(HttpToolsProtocol):
     def _end(self, unread: int) -> None:
         """Close the connection if all responses are sent. Otherwise check again after `HEAD_S`.
 
-        Abort the connection if the client has read nothing since the previous check. `unread`: the number of bytes
-        that were not sent then; 0 at the first check.
+        Abort the connection if the client has read nothing since the previous check. `unread`: the number of unsent
+        bytes at the previous check; 0 if there was none.
         """
         left = self.transport.get_write_buffer_size()
         if left and (not unread or left < unread):

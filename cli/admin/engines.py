@@ -112,11 +112,11 @@ def _gathered(
 def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
     """Return the settings that connect to the cluster in a folder of `orb up`, by name. The setting `etcd` is "".
 
-    - `database`: the database from flags, variables or a file, None if it is not set. Only a cluster with PostgreSQL
-      needs this setting, because the folder does not store the password. For SQLite, `database` is ignored.
+    `database`: the setting from flags, variables or a file, None if it is not set. If the cluster uses PostgreSQL, it
+    must name the cluster's database, because the folder does not store the password. For SQLite, it is ignored.
 
-    Raise Usage if the folder has no cluster. Raise Usage also if the cluster uses PostgreSQL, and `database` is None or
-    another database. Raise Environment if the login of NATS cannot be read.
+    Raise Usage if the folder has no cluster, or if `database` is missing or names another database. Raise Environment
+    if the login of NATS cannot be read.
     """
     from shared.adapters.nats.server import master_login
 

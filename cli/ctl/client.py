@@ -403,7 +403,7 @@ _REFUSED_CERTIFICATE: Final = (
 )
 
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-"""The names that OpenSSL gives, depending on its version, to the error of a server that does not use TLS."""
+"""OpenSSL's names for the error that a server does not use TLS. The name depends on OpenSSL's version."""
 
 _SPEAKS_HTTP: Final = "speaks http, not https"
 

@@ -22,7 +22,7 @@ SERVER: Final = "ORB_SERVER"
 KEY: Final = "ORB_API_KEY"
 CONTEXT: Final = "ORB_CONTEXT"
 TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "ORB_TLS_KEY"}
-"""The environment variables that name TLS files. The key is the flag that overrides the variable."""
+"""The environment variables that name TLS files, each by the name of the flag that overrides it."""
 
 DEFAULT: Final = "default"
 
@@ -78,9 +78,9 @@ class Contexts:
 def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: Contexts) -> Access:
     """Return the masters, API key and TLS files that a command uses.
 
-    A flag overrides its variable, and a variable overrides the context. A flag or variable can name the context. The
-    default is the current context of `stored`. A flag or variable can also give the masters. The context's key and TLS
-    files are then used only if all these masters are masters of the context.
+    - The context is named by a flag or variable. Without one, it is the current context of `stored`.
+    - A flag overrides its variable, and a variable overrides the context.
+    - If a flag or variable names a master that is not in the context, the context's key and TLS files are not used.
 
     Raise Usage if no master is given, or if a flag or variable names an unknown context.
     """

@@ -146,8 +146,10 @@ def _delete_declared(desk: VerbContext, declared: Declared, *, ignore: bool) -> 
 def _removed(client: Client, at: str, *, ignore: bool) -> ClientResponse | None:
     """Delete the resource at the API path `at`, and return the answer. Raise Refusal if a master refuses.
 
-    If the resource does not exist, the result depends on earlier attempts. The deletion counts as successful if one
-    of them may have deleted the resource. Otherwise raise Refusal, or return None if `ignore` is True.
+    If the resource does not exist, there are two cases:
+
+    - An earlier attempt of this call may have deleted it: the deletion counts as successful.
+    - Otherwise: raise Refusal, or return None if `ignore` is True.
     """
     try:
         return client.ask("DELETE", at)

@@ -116,8 +116,8 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
     Before each new connection, yield a text for the user on why the earlier one was lost. `last_id`: yield only events
     after the event with this id. None: yield only new events. End when the server reports that the crawl was deleted.
 
-    Raise Refusal or Environment if the first attempt fails. Later raise Refusal only for a status that no retry
-    changes, such as 403 or 404. Raise NoEventStream at any attempt.
+    Raise Refusal or Environment if the first connection fails. Later connections are retried after most errors. They
+    raise only NoEventStream, and Refusal with a lasting status such as 403 or 404.
     """
     seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
     while True:
@@ -154,8 +154,10 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
     """Yield the events that the server has stored, and end after the last one. Do not wait for new events.
 
-    `last_id`: yield only events after the event with this id; None for all events. Raise Environment if the stream ends
-    before all stored events were received, or NoEventStream.
+    `last_id`: yield only events after the event with this id; None for all events.
+
+    Raise Environment if the stream ends before all stored events were received. Raise NoEventStream if the answer is no
+    event stream.
     """
     parser = EventParser()
     with client.stream(at, query, headers=_headers(last_id or "0"), answer_s=SILENCE_S) as response:

@@ -79,9 +79,9 @@ class ProblemAnswer:
 
 
 class Refusal(Exception):
-    """A server answered a request with an error, and no retry is left or can help.
+    """A server answered a request with an error, and the request is not retried any more.
 
-    `unsure`: this or an earlier attempt may have been applied, because it had no definite answer.
+    `unsure`: True if the request may have been applied, because an attempt had no definite answer.
     """
 
     def __init__(self, problem: ProblemAnswer, *, unsure: bool = False) -> None:

@@ -20,8 +20,8 @@ class Column:
     """A column of a table.
 
     - `cell(row, now)`: returns the text of the column for a row.
-    - `cut`: in a table that is too wide, texts are cut, but not below this width. 0: they are never cut.
-    - `rank`: if cutting is not enough, the column with the highest rank is left out first. Rank 0 is always shown.
+    - `cut`: the minimum width to which the texts are cut if the table is too wide. 0: they are never cut.
+    - `rank`: if cutting is not enough, columns are left out, the highest rank first. Rank 0 is always shown.
     - `right`: texts are aligned to the right.
     - `wide`: the column is shown only with `-o wide`.
     - `style(text)`: returns the rich style of a text.

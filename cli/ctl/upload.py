@@ -26,10 +26,7 @@ _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""Maximum bytes of a line that are kept while its end is not read yet. It is one byte more than the server accepts.
-
-So the memory is bounded, and the server rejects the line.
-"""
+"""A line is cut to this number of bytes, to save memory. The server rejects a line of this length."""
 
 _FIRST_REASONS: Final = 10
 
@@ -115,9 +112,9 @@ class Upload:
     def _count(
         self, lines: int, accepted: int, duplicate: int, rejected: int, first_rejected: Iterable[RejectedLine]
     ) -> None:
-        """Add the results for the next lines of the upload to the total.
+        """Add the results of a request to the total.
 
-        `lines` is the number of these lines. In `first_rejected`, the first of them has the number 1.
+        `lines` is the number of lines with a result. The line numbers in `first_rejected` begin at 1 in each request.
         """
         total = self.total
         for each in first_rejected:

@@ -186,8 +186,8 @@ def _sent(client: Client, plan: Planned) -> Any:
 def create(client: Client, declared: Declared) -> Any:
     """Create a resource, and return the answer's body. Raise Refusal if it exists.
 
-    Retries never create the resource twice. If the answer to a PUT is lost, the retry raises Refusal with `unsure`
-    True, because the first attempt may have created the resource.
+    Retries never create the resource twice. If the answer to a PUT is lost, this call may raise Refusal although it has
+    created the resource. `unsure` of the Refusal is then True.
     """
     kind = declared.kind
     if kind.posted:
@@ -197,10 +197,10 @@ def create(client: Client, declared: Declared) -> Any:
 
 
 def created_before(client: Client, declared: Declared) -> Any:
-    """Return the body of a resource that an earlier attempt, whose answer was lost, may have created.
+    """Return the body of the resource if the cluster has it with the declared values, otherwise None.
 
-    Return None if the cluster does not have it, or has it with other values. Raise Failed if it is an API key, because
-    only the lost answer had its secret.
+    Call it if the answer to the creation was lost. If the resource is an API key with a secret, raise Failed instead of
+    returning its body: only the lost answer had the secret.
     """
     seen = planned(client, declared, to_apply=True)
     if seen.present is None or seen.action != "none":

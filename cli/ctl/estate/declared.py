@@ -162,9 +162,9 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
     """Return the fields of a crawl's body. Raise Usage if a document has neither `spec` nor `seeds`.
 
-    `rest` has the fields of the document except its kind and name. If it has no `spec`, all its fields except `labels`,
-    `desired` and `start` are moved into a new `spec`. `explicit`: True if the document states its kind. Otherwise the
-    error message explains that `kind` can state another kind.
+    - `rest`: the fields of the document except its kind and name. If it has no `spec`, its fields are moved into a new
+      `spec`, except `labels`, `desired` and `start`.
+    - `explicit`: True if the document states its kind. If False, the error message also mentions the field `kind`.
     """
     if isinstance(rest.get("spec"), dict):
         return rest

@@ -188,9 +188,8 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    `crawl`: the seed set's crawl as the files declare it. The reason is then the first seed that is not valid under the
-    crawl's scope. None: the files do not declare the crawl. The reason is then the first warning in `plan`, which the
-    master returned.
+    - If the files declare the crawl (`crawl`), the reason is the first seed that the crawl's scope does not allow.
+    - If they do not (`crawl` is None), the reason is the first warning in `plan`, the master's answer.
     """
     if crawl is None:
         return _missing(plan)
@@ -205,9 +204,8 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    `crawl`: the schedule's crawl as the files declare it. The reason is then that the crawl's `desired` forbids the
-    verb. None: the files do not declare the crawl. The reason is then the first warning in `plan`, which the master
-    returned.
+    - If the files declare the crawl (`crawl`), the only possible reason is that its `desired` forbids the verb.
+    - If they do not (`crawl` is None), the reason is the first warning in `plan`, the master's answer.
     """
     if crawl is None:
         return _missing(plan)

@@ -109,8 +109,8 @@ def present(client: Client, kind: DeclaredKind, name: str) -> Present | None:
 def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield all resources of a kind, with the fields that lists show.
 
-    `crawls` is used only if each crawl has its own list of the kind: the names of the crawls whose lists are read, None
-    for all crawls.
+    `crawls`: the names of the crawls whose resources are returned, None for all crawls. It is ignored for a kind that
+    has one list for the whole cluster.
     """
     if not kind.key:
         yield client.get(kind.at).body
@@ -184,10 +184,13 @@ def only_there(client: Client, labels: Labels, resources: Sequence[Declared]) ->
 
 
 def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[Refusal]:
-    """Yield an error for each valid resource that cannot be applied because of the crawl that it refers to.
+    """Yield an error for each resource that cannot be applied because of the crawl that it refers to.
 
-    Either the crawl does not exist, or the resource does not fit the crawl, or the crawl is in `gone` and will be
-    deleted. A crawl that is declared in `plans` is treated as if it existed.
+    The reasons are:
+
+    - The crawl does not exist and is not declared in `plans`.
+    - The crawl is in `gone`, so it will be deleted.
+    - The resource does not fit the crawl, such as a seed outside of the crawl's scope.
     """
     crawls = {each.declared.name: each.declared.body for each in plans if each.declared.kind is CRAWL}
     deleted = {each.name for each in gone if each.kind is CRAWL}
@@ -230,8 +233,7 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `value`: the value to show, which is `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    For a list of seeds, show only the URLs if `before` and `after` have no URL in common. Otherwise show all fields of
-    the seeds.
+    A seed is shown as its URL. If a URL is in both `before` and `after`, all fields of the seeds are shown.
     """
     if not isinstance(value, list):
         return shown(value)
