@@ -135,8 +135,8 @@ class NextFiring(Model):
 class ScheduleSummary(Model):
     """A schedule in a list of schedules.
 
-    If a later version wrote a schedule that this master cannot read, `unreadable` has the reason. Then the fields that
-    say what the schedule does, and when, have no value.
+    If this master cannot read a schedule that a later version wrote, `unreadable` has the reason. The fields that say
+    what the schedule does, and when, then have no value.
     """
 
     name: ScheduleName

@@ -132,8 +132,7 @@ class _Application(FastAPI):
 class HeadReads:
     """ASGI layer that answers HEAD with the status and headers of GET, without a body (RFC 9110 §9.3.2).
 
-    If the route sends its body in several parts, the route is cancelled after the first part. So HEAD does not produce
-    a whole export or stream.
+    A route that sends its body in several parts, such as an export, is cancelled after the first part.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class JoinedWrites(asyncio.Transport):
-    """A wrapper of `transport` that joins two writes in the same iteration of the event loop into one system call.
+    """Wraps `transport`. Two writes in one iteration of the event loop are sent in one system call.
 
     The server writes the head and the body of a response separately, and this class sends both together. A single
     write, such as the head of a stream, is sent at the end of the iteration. At most one write is buffered here.

@@ -52,7 +52,7 @@ async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> lis
     """Return the ranges of reports in NATS that are not applied in the tables. Leave out empty ranges.
 
     `positions`: for each partition, the position up to which reports are applied. A range begins after this position.
-    It begins at the first report in NATS if the position belongs to another stream.
+    If the position belongs to another stream, the range begins at the first report in NATS.
     """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)

@@ -217,8 +217,10 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
 def _ends_at(length: str, option: str, otherwise: str) -> datetime:
     """Return the current time plus `length`, a duration such as 2h30m.
 
-    Raise Usage if `length` is not a duration, or is too long. Two parameters are for the message: `option` is the
-    option that was given, such as `--for`. `otherwise` says what happens without it, such as `a block never ends`.
+    Raise Usage if `length` is not a duration, or is too long. The message of the error contains two parameters:
+
+    - `option`: the option that the user gave, such as `--for`.
+    - `otherwise`: what happens without the option, such as `a block never ends`.
     """
     try:
         return datetime.now(UTC) + timedelta(seconds=_seconds(length))

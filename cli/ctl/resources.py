@@ -134,7 +134,7 @@ HOSTS: Final = ResourceKind(
 HOSTS_OF_NO_CRAWL: Final = replace(
     HOSTS, columns=tuple(each for each in HOSTS.columns if each.title not in ("PAGES", "QUEUED", "WAITING", "LEASED"))
 )
-"""Hosts listed without a crawl. There are no columns for counters, because a host's counters belong to one crawl."""
+"""Hosts that are listed without naming a crawl. Columns for the counters of a crawl are left out."""
 
 URLS: Final = ResourceKind(
     "urls", "url", "/v1/crawls/{crawl}/urls", (

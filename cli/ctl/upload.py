@@ -26,7 +26,10 @@ _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"
 _READ: Final = 1 << 18
 _LONGEST: Final = (1 << 16) + 1
-"""A line is cut to this number of bytes, to save memory. The server rejects a line of this length."""
+"""Maximum bytes that are kept of a line whose end was not read yet.
+
+The server rejects a line of this length, so the rest of the line is not needed.
+"""
 
 _FIRST_REASONS: Final = 10
 

@@ -43,7 +43,8 @@ class DeclaredKind:
       the Unix time `now_s` are left out. Returns None if no part is left.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
-    - `numbered`: True if the path of a resource ends in its `id`. The list, filtered by `key`, gives the `id`.
+    - `numbered`: True if the path of a resource ends in its `id`, not its name. A list request with the parameter `key`
+      finds the `id`.
     - `query`: parameters of a request for the list.
     - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
     - `loses`: returns a text for the user on what is lost if the resource is deleted.
