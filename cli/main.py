@@ -125,13 +125,14 @@ _LOGGING: Final = (COMMANDS.keys() | HIDDEN.keys()) - frozenset(
         "lock",
     )
 )
-"""The commands that use structlog. `main` imports it for them before it imports the module of the command."""
+"""The commands that use structlog. For these commands `main` first imports structlog, then the command's module."""
 
 _ASKING: Final = frozenset(("up", "master", "ctl"))
-"""The commands that use httpx. `main` imports it for them before it imports the module of the command."""
+"""The commands that use httpx. For these commands `main` first imports httpx, then the command's module."""
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""The values of `errno` that a write to a full disk can raise. A write to standard output can also raise EIO."""
+"""The values of `errno` that a write to a full disk can raise."""
+# A write to standard output can also raise EIO.
 
 
 def main(argv: Sequence[str] | None = None) -> int:

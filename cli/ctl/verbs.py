@@ -118,11 +118,13 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the crawl has changed from `before` to `now` in the way in which the verb changes a crawl.
+    """Return True if the crawl shows that the verb was applied to it. Return False for `retry-failed`.
 
-    `reset` changes the crawl's id. `start` and `refresh` of a finished crawl change the time at which it finished.
-    Other verbs change its state to one of `_STATES`. Return False for `retry-failed`: the crawl does not show its
-    effect.
+    `before` and `now` are the API's answers for the crawl before the verb and at present.
+
+    - `reset` changes the crawl's id.
+    - `start` and `refresh` of a finished crawl change the time at which it finished.
+    - Other verbs change its state to one of `_STATES`.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

@@ -103,9 +103,9 @@ class Setup:
                 return None
 
     def _developer_before(self) -> str | None:
-        """Return "dev" if, by the stamp file, the last set-up installed the packages for development. Otherwise None.
+        """Return "dev" if the stamp file says that .venv has the packages for development. Otherwise None.
 
-        If the result is "dev", this set-up must install these packages again, even if `wanted` is "runtime".
+        The set-up then installs these packages, even if `wanted` is "runtime".
         """
         match self._stamp_words():
             case ["dev", *_]:

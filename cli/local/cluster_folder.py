@@ -25,14 +25,15 @@ from shared.settings import is_postgresql
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The free bytes that a start of the cluster needs: FIRST_BYTES for the first start, AGAIN_BYTES for a later one.
+"""The number of free bytes that a start of the cluster needs, because etcd panics if the disk is too full.
 
-At its first start, etcd allocates two log files of 64 MB each, and panics if the disk is too full. At a later start the
-first file exists. If the second file (`_AHEAD`) also exists, ROOM_BYTES are enough."""
+- FIRST_BYTES: the first start, at which etcd allocates two log files of 64 MB each.
+- AGAIN_BYTES: a later start, at which etcd may allocate only the second file (`_AHEAD`).
+- ROOM_BYTES: a later start, if the second file is allocated already."""
 
 _AHEAD: Final = "0.tmp"
 _AHEAD_BYTES: Final = 64_000_000
-"""If the file `_AHEAD` has at least this many bytes, it is allocated completely.
+"""The least number of bytes that the file `_AHEAD` takes on the disk if etcd has allocated the whole file.
 
 `_AHEAD` is etcd's next log file, which etcd allocates in advance."""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.

@@ -26,8 +26,8 @@ from shared.adapters.local.suffixes import SNAPSHOT, keep_snapshot
 from shared.domain.crawl.spec import CrawlSpec, decode_spec, encode_spec
 
 NAMES: Final = ("nats", "crawl.db", "crawl.db-wal", "crawl.db-shm", "archive", "specs", SNAPSHOT, "logs", "ca.pem")
-"""The files and folders that a run creates besides `spec.json` and `lock`, in the order in which they are deleted. The
-messages of NATS are the first: if only they were left, a new crawl would apply them as its own."""
+"""The files and folders that a run creates besides `spec.json` and `lock`, in the order in which they are deleted."""
+# The messages of NATS are the first: if only they were left, a new crawl would apply them as its own.
 
 RENEWAL: Final = ".fresh"
 """A file that exists while the folder's contents are deleted. The next command completes an interrupted deletion."""

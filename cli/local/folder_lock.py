@@ -18,8 +18,9 @@ from cli.terminal.progress import say
 from shared.adapters.local.private_folder import closing, make_private
 
 ROOM_BYTES: Final = 16 << 20
-"""The free bytes without which a command does not start. A run also stops if less is free, because the processes
-need space for their last writes."""
+"""A command starts only if its disk has at least this many free bytes. A run stops when less is free.
+
+The processes need this space for their last writes."""
 
 _STRAGGLERS_S: Final = 5.0
 _POLL_S: Final = 0.05

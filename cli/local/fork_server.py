@@ -32,8 +32,9 @@ from shared.runtime.supervise import Process, process_end
 log = structlog.get_logger(__name__)
 
 READY: Final = b"\0"
-"""The first byte of a new process's answer to a request. Its process id follows. An answer with another first byte is a
-text that says why the fork failed."""
+"""The first byte of the answer to a request whose fork succeeded. The id of the new process follows.
+
+After a failed fork, the answer is a text that gives the reason."""
 
 GO: Final = b"g"
 _ANSWER_S: Final = 60.0

@@ -35,10 +35,7 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""After this many checks without any progress message from the master, the user gets a note.
-
-A check takes place every `_LOOK_S` seconds, and reads the free space of the disk. Every `_LOOKS` checks, the run also
-limits the sizes of the logs, and checks if the crawl is finished."""
+"""After this many seconds without any progress message from the master, the user gets a note."""
 
 
 class LocalRun:
@@ -47,7 +44,7 @@ class LocalRun:
     - `lock`: the descriptor of the folder's lock, which the caller holds and all processes inherit.
     - `watch` shows progress and messages to the user.
     - `finished` returns True if the crawl is finished according to the database. It is called in a thread.
-    - `retry_id`: an id for which all failed URLs are retried once, even if the master restarts. "": no retry.
+    - `retry_id`: the id of a request to retry all failed URLs. A restarted master does not repeat it. "": no retry.
     - `unblock`: True to end the back-off of all hosts at the start.
     - `renewed`: True if the previous contents of the folder have just been deleted.
     - `refresh_ms`: end when no page is left that was due at this time (Unix ms). 0: no refresh.

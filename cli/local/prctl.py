@@ -37,7 +37,7 @@ def die_with(parent: int) -> None:
 
 
 def adopt_descendants(adopt: bool) -> None:
-    """Choose if this process becomes the new parent of each descendant whose parent ends (`adopt` True) or not."""
+    """Set whether this process adopts its orphans: the descendants whose own parent ends."""
     _prctl(_SET_CHILD_SUBREAPER, int(adopt))
 
 
@@ -45,7 +45,7 @@ def set_command_line(words: Sequence[str]) -> None:
     """Set the command line that `ps` and similar tools show for this process to `words`, separated by spaces.
 
     The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory.
-    So the caller must first set every environment variable again. This copies the variables to other memory.
+    Set every environment variable again before the call. This moves the variables to other memory.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The first field behind the parenthesis has the number 3.

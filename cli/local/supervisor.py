@@ -27,12 +27,11 @@ MEMBER_S: Final = 25.0
 which it completes its work (`grace_s`, 10 by default), and a margin."""
 
 ENGINE_S: Final = 5.0
-"""The seconds that an engine gets to end after SIGTERM. After that it is killed. The time is short, because engines end
-last: no process uses them any more, and what they acknowledged is in their files."""
+"""The seconds that an engine gets to end after SIGTERM. After that it is killed."""
+# The time is short: engines end last, so no process uses them any more. What they acknowledged is in their files.
 
 _FAILED: Final = ("master.failed", "worker.failed")
-"""The events that a master or worker logs before it ends because of an error that a restart does not mend. The field
-`error` of such an event has the cause."""
+"""The log events of a master or worker that fails and exits. The field `error` of such an event has the cause."""
 
 E_co = TypeVar("E_co", covariant=True)
 E = TypeVar("E")

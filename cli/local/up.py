@@ -247,8 +247,8 @@ def _tell_moved(before: Sequence[int], places: Sequence[Address]) -> None:
 def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
     """Return the ports to store for the next start, in the order of the members.
 
-    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If the
-    last start had more members, the ports of its further members are appended.
+    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If
+    `before` has more ports, append the additional ones: places with the ports 1 and 2, before (7, 8, 9) -> (1, 2, 9).
     """
     return (*(place.port for place in places), *before[len(places) :])
 

@@ -185,9 +185,10 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer. If it is too low, etcd was wiped or restored: increase `history`.
+        """Record the revision of an answer. If it is lower than before the call, increase `history`.
 
-        `floor`: the `history` and revision before the call. If `history` has changed since, do nothing.
+        etcd was then wiped or restored. `floor`: `self.history` and `self.revision` before the call. Do nothing if
+        `self.history` has changed since.
         """
         # Reads and writes go through a quorum, so the revision of an answer is never lower than an earlier one.
         history, known = floor

@@ -21,8 +21,9 @@ OF_A_MACHINE: Final = 0.25
 database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
-"""The bytes of a disk that a gauge never counts as free. On a small disk it is an eighth of the disk instead. They are
-reserved for logs, NATS, etcd, the database and unsent reports. `orb up` ends when less than 16 MiB is free."""
+"""The number of bytes of a disk that a gauge never counts as free, on a small disk an eighth of the disk.
+
+They are reserved for logs, NATS, etcd, the database and unsent reports."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60

@@ -26,8 +26,8 @@ MASTERS: Final = "ORB"
 class NatsUser:
     """A user of NATS for masters (empty `pool`), or for workers of `pool`.
 
-    - `worker`: the id of the only worker that can receive its answers as this user. Empty: all workers of the pool
-      share the user, and can read each other's answers.
+    - `worker`: the id of the worker that uses this login. Empty: all workers of the pool use the login, and can read
+      each other's answers.
     - `password`: if it is empty, the server must take the user's name from a client certificate (`verify_and_map`).
     """
 

@@ -90,10 +90,10 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return the fill level of the fullest storage bound in NATS: that of the account, or of a stream.
+        """Return how full the storage of NATS is, by the bound (of the account or a stream) that is nearest.
 
-        The field `refused` of the result is True while the broker answers but stores nothing. If NATS has no bound,
-        return None. But after `refused` was True once, return a level with capacity 0.
+        The field `refused` of the result is True while a stream stores nothing. Without any bound, the level has
+        capacity 0. Return None if there is no bound and `refused` was never True.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)
@@ -196,8 +196,6 @@ class NatsBroker:
 
         `positions` maps a partition to the position up to which its reports are applied. The number may be too high: it
         can include applied reports that are not purged yet.
-
-        Send one request, and then one for each subject that has stored reports.
         """
         every = {"subjects_filter": ">"}
         info = await demand(self._connection, f"STREAM.INFO.{subjects.REPORTS}", every, self._settings.answer_s)

@@ -199,8 +199,10 @@ class NatsConnection:
     ) -> Msg:
         """Send a request and return its answer. Wait for it at most `wait_s` seconds.
 
-        Raise Transient at once if there is no subscriber or the connection breaks. `line`: the number of the connection
-        that must be used (`self.line`). If another one is current, raise Transient and send nothing. None: use any.
+        Raise Transient at once if there is no subscriber or the connection breaks.
+
+        `line`: an earlier value of `self.line`. If the connection has broken since, raise Transient and send nothing.
+        None: send the request in any case.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)

@@ -1,8 +1,7 @@
-"""The stream of events on JetStream. Its age, size and number of messages are bounded, also the number per subject.
+"""The stream of events on JetStream. Its age, its size, and its number of messages (also per subject) are bounded.
 
-The first sequence of a new stream is the time in microseconds since 1970 (an exact integer in JavaScript until 2255).
-That is greater than any sequence of an earlier stream. So a position in a deleted stream comes before all events of the
-new one.
+The sequences of a new stream begin at the present time in microseconds since 1970. So they are greater than those of a
+deleted stream, and a reader with an old position gets all events of the new stream.
 """
 
 import base64

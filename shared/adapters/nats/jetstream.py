@@ -138,8 +138,8 @@ async def call(
     """Call the JetStream API, and return the answer or the server's error.
 
     - `verb`: the end of the API's subject, such as `STREAM.INFO.REPORTS`. `body` is sent as JSON.
-    - `line`: the number of the connection that must be used (`connection.line`). If another one is current, raise
-      Transient and send nothing. None: use any.
+    - `line`: an earlier value of `connection.line`. If the connection has broken since, raise Transient and send
+      nothing. None: send the call in any case.
 
     Raise Transient if no answer comes within `wait_s` seconds.
     """
@@ -157,8 +157,8 @@ async def demand(
     """Call the JetStream API and return the answer.
 
     - `verb`: the end of the API's subject, such as `STREAM.INFO.REPORTS`. `body` is sent as JSON.
-    - `line`: the number of the connection that must be used (`connection.line`). If another one is current, raise
-      Transient and send nothing. None: use any.
+    - `line`: an earlier value of `connection.line`. If the connection has broken since, raise Transient and send
+      nothing. None: send the call in any case.
 
     Raise Transient if no answer comes within `wait_s` seconds. If the server returns an error, raise the exception to
     which the function `failure` converts it.

@@ -42,7 +42,7 @@ _SILENCE_S: Final = 1.5 * _HEARTBEAT_S
 """The broker sends a heartbeat while a pull is open. After this time without one, the reader creates a new cursor."""
 
 _FIRST_S: Final = 0.05
-"""The least wait for the first message of a new pull, so that a read with `wait_s` 0 returns stored messages."""
+"""The least wait in seconds for the first message of a new pull. So a read with `wait_s` 0 gets stored messages."""
 _REST_S: Final = 0.1
 """How many seconds a read waits for the next message if the broker has more. Then it returns what has arrived."""
 _CURSORS: Final = 3

@@ -45,8 +45,9 @@ SILENT_S: Final = 10.0
 """A stream counts as failed if publishes to it have failed for this many seconds, and more than once."""
 
 TRIED_S: Final = 30.0
-"""A failed stream counts as working again this many seconds after its last failure. So masters that had paused publish
-to it, and the result shows if it really works."""
+"""A failed stream counts as working again this many seconds after its last failure.
+
+Masters then publish to it again, and the result shows if it really works."""
 
 
 class StorageHealth:

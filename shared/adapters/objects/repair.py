@@ -148,10 +148,10 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Decides if a gzip magic number behind the start of a gzip member is part of the member's content.
+    """Decides if the bytes of a gzip magic number inside a gzip member belong to the member's content.
 
-    The content of a member can be a gzip file itself, which gzip stores uncompressed. `start`: the position of the
-    member in `view`. It must be valid up to the end of `view`.
+    This happens if the content is a gzip file itself. `view`: the bytes of the file. `start`: the position of the
+    member, which must reach undamaged to the end of `view`.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

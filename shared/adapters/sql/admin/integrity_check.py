@@ -27,8 +27,7 @@ from shared.domain.ops.integrity import Damage, Findings
 
 _PAGE: Final = 1_000
 _MOST: Final = 1_000
-"""The most rows that one query for rows without a parent (such as a page without its URL) reads. Further ones are not
-counted."""
+"""The most rows that a query for orphaned rows, such as a page without its URL, reads. Further ones are not counted."""
 
 _FINGERPRINT_BYTES: Final = 16
 _PARTS: Final = ("retries", "revisits", "revisiting", "requisites")
@@ -113,9 +112,11 @@ async def examine(snapshot: DatabaseSnapshot, placed: Callable[[str, int], int])
 
 
 def _crawls(connection: Connection) -> dict[int, bool | None]:
-    """Return all crawls in the table by id. The value is None for a crawl that is not deleted.
+    """Return all crawls in the table by id, each with one of these values:
 
-    For a deleted crawl it is True if its rows were removed, and False if they are being removed.
+    - None: the crawl is not deleted.
+    - False: the crawl is deleted, and its rows are being removed.
+    - True: the crawl is deleted, and its rows were removed.
     """
     columns = schema.crawls.c
     rows = connection.execute(select(columns.crawl_id, columns.state, columns.collected_at_ms))
@@ -127,7 +128,8 @@ def _crawls(connection: Connection) -> dict[int, bool | None]:
 async def _urls(snapshot: DatabaseSnapshot, found: Findings, removing: set[int]) -> dict[tuple[int, int], Counter[str]]:
     """Compare the URLs of each queue with the queue's row and its leases, and add violations to `found`.
 
-    Return the numbers of URLs by counter, for each (crawl, partition). Skip the crawls `removing`.
+    Return the number of URLs for each counter, such as `queued`, by (crawl id, partition). Skip the crawls in
+    `removing`.
     """
     counted: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     after = {"crawl_id": -1, "host_id": -1}

@@ -89,8 +89,7 @@ _SENT_FOR_REVISION: Final = (retry_of, recrawl_of, scope_command_of, rediscovery
 """The functions that return the ids of the commands that the leader may send for a revision of a crawl."""
 
 _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
-"""The most revisions of crawls that one pass deletes. The records of several commands are deleted with each revision,
-at most ROWS in one pass."""
+"""The most revisions of crawls that one pass deletes. With each revision it deletes the records of its commands."""
 
 _FEW: Final = 20
 """The most deleted crawls whose remaining rows one pass removes. The number is low, since each may have many
@@ -154,10 +153,10 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete the records of which partitions applied parts of SEED_SET commands.
+    """Delete the rows that say which partitions have applied the parts of SEED_SET commands, except the last parts.
 
-    A large change of a seed set is sent as several commands, its parts. The last part has the id of the whole command.
-    The caller deletes its records. `ids`: the ids of the whole commands.
+    A large change of a seed set is sent as several commands, its parts. `ids` are the ids of the last parts. The
+    caller deletes the rows of the last parts.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2
@@ -172,10 +171,8 @@ def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _forget_revisions(connection: Connection, rows: Sequence[Row[Any]]) -> None:
-    """Delete the revisions of crawls in `rows`, and the records of which partitions applied the commands for them.
-
-    The records are not needed any more, because the leader sends commands only for stored revisions.
-    """
+    """Delete the revisions of crawls in `rows`, and the rows that say which partitions have applied their commands."""
+    # The leader sends commands only for stored revisions.
     _run(connection, _FORGET_REVISION, rows)
     pairs = [(CrawlId(row.crawl_id), Revision(row.revision)) for row in rows]
     if pairs:
@@ -240,10 +237,10 @@ def _producers(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the rows of producers that are used once, such as for an upload of seeds, and are older than allowed.
+    """Delete the rows of producers that are used once (such as for an upload), if older than `rules` allow.
 
-    A producer is a name under which a process numbers the discoveries that it sends. The age counts from when a pass
-    first found the row. `place`: the row after which the pass begins.
+    A producer is a name under which a process numbers the discoveries that it sends. A row's age is the time since a
+    pass first found the row. `place`: the row after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.UPLOADS, now_ms)
     rows, further = _next_producers(connection, place)

@@ -34,8 +34,8 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query for URLs whose fingerprint is between the parameters `fingerprint` and `via`. The name of the parameter
-`via` only gives it the type of the column `via`."""
+"""The query for URLs on PostgreSQL. Its parameters `fingerprint` and `via` are the least and greatest fingerprint."""
+# The parameter is named `via` to get the type of that column.
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"

@@ -159,7 +159,7 @@ class CrawlReader:
         return [host_view(row) for row in self._rows(TOP_HOSTS, crawl_id=crawl_id, max_count=max_count)]
 
     def last_failures(self, crawl_id: CrawlId) -> dict[str, int]:
-        """Return for each kind of failure, such as `dns`, on how many hosts of the crawl it was the last failure."""
+        """Return the number of the crawl's hosts by the kind of their last failure, such as `{"dns": 3}`."""
         counts: dict[str, int] = {}
         for row in self._rows(_LAST_FAILURES, crawl_id=crawl_id):
             kind = row.last_failure.split(" ", 1)[0]

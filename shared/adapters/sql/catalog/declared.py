@@ -295,7 +295,7 @@ def revision(connection: Connection, crawl_id: CrawlId, revision: Revision) -> S
 
 
 def _status_columns(status: CrawlStatus, now_ms: int, stored: DeclaredCrawl) -> dict[str, Any]:
-    """Return the new values of columns of `crawls` with which the crawl `stored` gets the status `status`.
+    """Return the values to write to the row of the crawl `stored`, by column, to give it the status `status`.
 
     A finished crawl that stays finished keeps its finish time and reason.
     """

@@ -149,10 +149,9 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply the verb of a queued effect to its crawl, and return what was done.
+    """Apply the verb of a queued effect to its crawl, and update the line of the schedule's history.
 
-    The result contains the line of the schedule's history if the outcome of the line has changed. Return None, and
-    write nothing, in these cases:
+    Return the schedule's name, and the line if its outcome has changed. Return None, and write nothing, in these cases:
 
     - The effect is no longer queued.
     - Its schedule is paused or deleted.
@@ -254,8 +253,8 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
     """Return which due times of `steps` have a line in the history, as pairs of schedule id and due time.
 
-    Of missed due times, only the first is checked: one line records them all. The caller must not handle the returned
-    due times again.
+    One line records all missed due times of a step, so only the first of them is checked. The caller must not handle
+    the returned due times again.
     """
     table = schedule_firings
     first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
@@ -347,7 +346,10 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if `verb` begins a run, the schedule queues such verbs, and one is queued for the crawl already."""
+    """Return True if the schedule has a queued effect for the crawl already.
+
+    Return False for a verb that does not begin a run, and for a schedule that does not queue verbs.
+    """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False
     return connection.execute(_WAITS, {"crawl": crawl, "schedule_id": stored.schedule_id}).first() is not None

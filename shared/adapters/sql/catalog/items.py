@@ -64,7 +64,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""Selects fetches that replace a page's items: the page is stored, or it must not be indexed."""
+"""An SQL condition for fetches that replace a page's items: the page was stored, or it must not be indexed."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -210,8 +210,8 @@ def settle(
 ) -> ItemChanges:
     """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
-    `evidence`: why the items can never be stored. Then they become dead letters, and the result is empty. None: return
-    how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table.
+    Return how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table. `evidence`:
+    None, or why the items cannot be stored. In the second case, make all dead letters, and return an empty result.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -310,9 +310,9 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages of `newest` whose stored items must be replaced: they come from the same or an earlier fetch.
+    """Return the pages in `newest` whose stored items come from the same or an earlier fetch. They must be replaced.
 
-    If the stored items of a page come from a later fetch, set the page's value in `newest` to None.
+    For each page whose stored items come from a later fetch, set the value in `newest` to None.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
@@ -368,7 +368,7 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
 
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
-    """Return the query for item ids with their sizes in bytes. `page`: only of one URL. `rule`: only of one rule."""
+    """Return the query for item ids and sizes in bytes. `page`, `rule`: True: only those of one page, one rule."""
     size = f"{byte_length(dialect, 'i.data')} + {byte_length(dialect, 'p.url')}"
     here = " AND r.fingerprint = :page" if page else ""
     which = " WHERE i.rule = :rule" if rule else ""
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the id of the item at `offset` of a list. `page`: only items of one URL."""
+    """Return the query for the id of the item at `offset` of a list. `page`: True to list only items of one page."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
