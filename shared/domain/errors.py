@@ -21,7 +21,7 @@ class Transient(Exception):
 
 
 class StreamReplaced(Transient):
-    """The broker's stream was replaced or lost messages: it is not the one that was read up to the caller's position.
+    """The broker's stream was replaced, or lost messages. The caller's position belongs to the stream before that.
 
     The caller compares its positions with the present stream, and loads its state again.
     """

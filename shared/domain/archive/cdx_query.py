@@ -126,8 +126,8 @@ def cdx_query(url: str, match: CdxMatch | None) -> tuple[Location, CdxMatch, str
 def _unix_ms(digits: str) -> int:
     """Return the earliest time that begins with these digits of yyyymmddhhmmss, as Unix ms.
 
-    For example, `202403` gives 2024-03-01 00:00:00. If no time begins with the digits, use only the year in the first
-    four. If the year is invalid, return the beginning of 1970.
+    For example, `202403` gives 2024-03-01 00:00:00. If no time begins with the digits, use only the first four:
+    the year. If the year is invalid, return the beginning of 1970.
     """
     padded = digits + _FIRST[len(digits) :]
     for text in (padded, digits[:4].zfill(4) + _FIRST[4:], f"1970{_FIRST[4:]}"):

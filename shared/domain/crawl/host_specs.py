@@ -62,10 +62,7 @@ class HostSpecs:
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest `scope.max_depth` of the spec and its overrides. None if none of them has a limit.
-
-        A page at this depth or deeper has no link within any of these limits.
-        """
+        """The greatest `scope.max_depth` of the spec and its overrides. None if none of them has a limit."""
         own = (each.scope.max_depth for each in (self._spec, *self._specs))
         return max((depth for depth in own if depth is not None), default=None)
 
@@ -124,7 +121,7 @@ def compiled_scope(spec: CrawlSpec) -> CompiledScope:
 class OverriddenScope(CompiledScope):
     """A CompiledScope that judges each URL by the override that applies to its host.
 
-    If a rule uses a field that the override sets, the path of this field is added to the detail of the rule.
+    If a rule uses a field that the override sets, the rule's detail ends with its path, as in ` (overrides[0].mode)`.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:
@@ -180,7 +177,7 @@ class OverriddenScope(CompiledScope):
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
+        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -235,7 +232,7 @@ class OverriddenScope(CompiledScope):
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
+        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect

@@ -170,7 +170,7 @@ class CompiledScope:
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
+        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
         """
         rule: ScopeRule | None
         if not extra:
@@ -197,10 +197,12 @@ class CompiledScope:
         return beyond
 
     def _at_home(self, url: str, host: str) -> bool:
-        """Return True if the mode admits a link to `url` from every page.
+        """Return True if `mode` admits `url` because of the seeds of the spec, whatever page links to it.
 
-        This depends on the seeds of the spec. In mode host one of them must have the URL's host, in mode domain its
-        registrable domain. In mode prefix the URL must lie below a seed's path. Mode any admits every URL.
+        - Mode host: a seed is on the URL's host.
+        - Mode domain: a seed is on the URL's registrable domain.
+        - Mode prefix: the URL lies below the path of a seed on its host.
+        - Mode any: always True.
         """
         match self._scope.mode:
             case ScopeMode.HOST:
@@ -266,7 +268,7 @@ class CompiledScope:
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
         - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops that page or redirect is beyond the scope. 0: it is in scope.
+        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
         """
         verdicts = []
         beyond = 0
@@ -324,8 +326,8 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. If none is, two
-        conditions apply:
+        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. If no seed is on
+        `host`, both of these must be true:
 
         - The path must begin with the prefix of any seed.
         - `host` must be `via_host`. If `redirect` is True, the same registrable domain is enough.
@@ -367,7 +369,9 @@ class CompiledScope:
         return seed_like or trap(url, scope.traps) is None
 
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
-        """Yield each rule that depends on the URL alone, with the reason why it excludes the URL, None if it does not.
+        """Yield each rule that depends on the URL alone, with the reason why it excludes the URL.
+
+        The reason is None if the rule does not exclude the URL.
 
         `seed_like`: include patterns and traps do not apply. This is so for a seed, the target of its redirects, a
         sitemap, a feed and a requisite.

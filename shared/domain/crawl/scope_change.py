@@ -23,10 +23,10 @@ BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
 
-    In two cases their seeds must agree, too:
+    In two cases their seeds are compared, too:
 
-    - If `extra_hops` is set: in their hosts, or in mode domain their registrable domains.
-    - If the mode is prefix, or an override sets a mode: in their prefixes.
+    - If `extra_hops` is set, the seeds must have the same hosts. In mode domain, the same registrable domains suffice.
+    - If the mode is prefix, or an override sets a mode, the seeds must have the same prefixes.
     """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
@@ -80,7 +80,7 @@ def judge_found(
 ) -> ScopeRule | None:
     """Return the first rule of the scope that excludes a URL found earlier, or None if the scope admits the URL.
 
-    If the URL is both a requisite and a page, the scope need admit it only as one of the two.
+    A URL that is both a requisite and a page is admitted if the scope admits it as one of the two.
 
     - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
     - `via_host`: the host of the page that led to the URL, None for a seed.

@@ -1,9 +1,9 @@
 """Check CSS selectors that users write in item rules: the part of Selectors Level 4 that locates an element.
 
-A selector consists of compounds of a type or `*`, `#id`, `.class`, `[attribute]` (with `=`, `~=`, `|=`, `^=`, `$=`,
-`*=`, and ` i`) and the PSEUDO_CLASSES. They are combined with ` `, `>`, `+`, `~`, and listed with commas. A name
-consists of letters, digits, `_`, `-` and characters beyond ASCII. A name with other characters must be written as the
-quoted value of an attribute, as in `[id="a.b"]`.
+A compound such as `a.more[href]` consists of a type or `*`, `#id`, `.class`, `[attribute]` (with `=`, `~=`, `|=`, `^=`,
+`$=`, `*=`, and ` i`) and the PSEUDO_CLASSES. A selector combines compounds with ` `, `>`, `+`, `~`. Commas separate
+selectors. A name consists of letters, digits, `_`, `-` and characters beyond ASCII. A name with other characters must
+be written as the quoted value of an attribute, as in `[id="a.b"]`.
 
 The parser that later applies the selectors accepts every selector that this module accepts.
 """

@@ -1,8 +1,13 @@
 """Detect URLs of endless URL spaces: relative links that resolve deeper and deeper, or parameters that accumulate.
 
-The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find a path
-segment that repeats too often, and a path of ten or more segments of which two or more cycle. They also find a
-parameter that is repeated with the same value. The result depends on the URL alone, not on where it was found.
+The rules come from other crawlers (StormCrawler's basic URL filter, Heritrix' pathological path rule). They find three
+things:
+
+- a path segment that repeats too often
+- a path of ten or more segments in which two or more different segments occur three times or more
+- a parameter that is repeated with the same value
+
+The result depends on the URL alone, not on where it was found.
 """
 
 from collections import Counter
@@ -30,10 +35,9 @@ def repeated_segment(path: str, max_count: int) -> str | None:
 
 
 def cycling_segments(path: str) -> tuple[str, ...]:
-    """Return the segments of `path` that repeat as in an endless URL space. Return an empty tuple if they do not.
+    """Return the segments that occur at least `CYCLE_TIMES` times in `path`. Empty segments are left out.
 
-    The result has at least `CYCLE_DISTINCT` segments, each of which occurs at least `CYCLE_TIMES` times. The path must
-    have at least `CYCLE_SEGMENTS` segments.
+    Return an empty tuple if these are fewer than `CYCLE_DISTINCT`, or `path` has fewer than `CYCLE_SEGMENTS` segments.
     """
     if path.count("/") < CYCLE_SEGMENTS:
         return ()

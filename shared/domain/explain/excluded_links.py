@@ -14,8 +14,8 @@ NOFOLLOW: Final = "nofollow"
 LINKS_PER_PAGE: Final = "max_links_per_page"
 INVALID: Final = "invalid"
 SITEMAP_LOCATION: Final = "sitemap_location"
-"""The exclusion reason of a URL that is not below the path of the sitemap that lists it, if the robots.txt of its host
-does not name the sitemap."""
+"""The exclusion reason of a URL in a sitemap that may not list it. The URL is not below the sitemap's path, and the
+robots.txt of the URL's host does not name the sitemap."""
 
 UNLISTED: Final = "unlisted"
 """A key in a page's counts of excluded links, where the other keys are reasons. Its value is the number of the page's

@@ -66,8 +66,7 @@ _PAGES: Final = {
     "disconnect": "by the network at each of {spec.retry.attempts} attempts: a crawl at another time",
     "undecodable": "where the content coding is damaged or unknown: only the site",
 }
-"""For each reason why a body is incomplete: where it was cut, and which setting or action would get the
-whole body."""
+"""For each reason why a body is incomplete: where it was cut, and which setting or action would get the whole body."""
 
 
 class Losses(Struct, frozen=True):

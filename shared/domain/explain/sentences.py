@@ -287,9 +287,9 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
     """Return how the scope would judge a link to a URL that the crawl does not know.
 
-    The result depends on the host of the page that has the link. This function assumes the URL's own host if
-    `host_known` (the crawl has URLs of it), and otherwise the host of the first seed. Return the assumed host, and the
-    verdict of each rule of the scope.
+    Return the host of the page that is assumed to have the link, and the verdict of each rule of the scope.
+
+    `host_known`: the crawl has URLs of the URL's host. Then this is the assumed host, otherwise the first seed's host.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)

@@ -72,8 +72,10 @@ class ChangeRate(Struct, frozen=True):
     def signalled(self, still_s: float) -> "ChangeRate":
         """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
 
-        For a change that only a fetch showed, use `observed`. `still_s`: the number of seconds before and after this
-        change in which the page did not change, without seconds that an earlier call counted.
+        For a change that only a fetch showed, use `observed`.
+
+        `still_s`: the number of seconds before and after this change in which the page did not change. Leave out
+        seconds that an earlier call counted.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -42,9 +42,9 @@ def place_of(after: int) -> tuple[int, bytes]:
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a deletion of seeds removes all seeds except some.
+    """Return True if a deletion of seeds lists the seeds to keep, False if it lists the seeds to remove.
 
-    Return False if the command lists the seeds to remove. `run`: a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
+    `run`: a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
     """
     return run.kind == CommandKind.DELETE_SEEDS_BETWEEN or bool(run.args.get("all"))
 

@@ -27,7 +27,7 @@ class CommandKind(StrEnum):
     - HOST_POLICY applies the present policy of `host`, for all crawls.
     - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block
       of a policy.
-    - DELETE_SEEDS removes seeds that were never fetched from the queue: those at `places`, each (host, fingerprint).
+    - DELETE_SEEDS takes seeds that were never fetched out of the queue: those at `places`, each (host, fingerprint).
       With `all` it removes every seed except those at `places`. Seeds in shards that no worker has begun are recalled
       first.
     - DELETE_SEEDS_BETWEEN removes every seed whose fingerprint is greater than `above` and at most `upto`, except those

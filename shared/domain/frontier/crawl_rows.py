@@ -90,9 +90,10 @@ class CrawlChanges(Struct, frozen=True):
 
     - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
     - `recent`: the versions of the crawls that changed last. An earlier read may have returned some of them.
-    - `compared`: the crawls that were checked in turn, or because the caller named them.
+    - `compared`: the crawls that were checked even if they seem unchanged: the next ones in turn, and those that the
+      caller named.
     - `counted`: the crawls whose counters changed.
-    - `clocks`: each pool's clock in ms. It counts the time in which the pool's crawls are worked on.
+    - `clocks`: the clock of each pool: for how many ms in all the pool could work.
     - `positions`: the position up to which each partition has applied its reports.
     """
 

@@ -1,7 +1,6 @@
 """Transactions on API keys, client certificates that identify a client, the last use of keys, and shared secrets.
 
-A name belongs to at most one key that is not revoked. Each writer locks the table, so it can check this before the
-write.
+Of all keys with the same name, at most one is not revoked. Each writer locks the table and checks this first.
 """
 
 import json
@@ -65,9 +64,11 @@ def put_key(
     - `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
       condition.
 
-    Raise Exists if another key has the certificate. Raise NoSecret if the stored key is a client certificate and
-    `wanted` has a secret. Raise LastAdmin if an admin key would lose its role or expire sooner, and no other admin key
-    is valid for at least as long as it was.
+    Other errors:
+
+    - Exists: another key has the certificate.
+    - NoSecret: the stored key is a client certificate, and `wanted` has a secret.
+    - LastAdmin: an admin key would lose its role or expire sooner, and no other admin key is valid for as long.
     """
     _lock(connection)
     stored = _live(connection, wanted.name)

@@ -10,8 +10,7 @@ from sqlalchemy.sql.functions import FunctionElement
 T = TypeVar("T")
 
 LIST_BYTES: Final = 8 << 20
-"""The limit of stored text in one page of a list, in bytes. It also limits the specs that are in memory while a list of
-crawls is read."""
+"""The limit of stored text in one page of a list, in bytes. A list of crawls reads specs in groups of this size."""
 
 
 class ByteLength(FunctionElement[int]):

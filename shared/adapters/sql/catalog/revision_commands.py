@@ -23,15 +23,16 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""For each kind of command a function that returns a revision of a crawl, or None. For this revision the leader sends
-the next command of the kind."""
+"""For each kind of command, a function that returns the revision of a crawl for which the leader sends the next command
+of this kind. None: there is no such revision."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
     """Return the progress of a command that the leader sends for a revision of a spec.
 
-    `command_id` names the command's kind, crawl and revision, such as `rescope-7-3`. Return None in two cases:
+    `command_id` names the command's kind, crawl and revision, such as `rescope-7-3`. Return None in these cases:
 
+    - `command_id` does not have this form, or names a kind that the leader sends for no revision.
     - The revision is not stored.
     - No partition has applied the command, and it is not the one that the leader sends next.
     """

@@ -50,7 +50,7 @@ def seeds(connection: Connection, crawl_id: CrawlId, *, after: UrlPlace, max_cou
 def known(connection: Connection, crawl_id: CrawlId, locations: Sequence[Location]) -> Mapping[Fingerprint, SeedView]:
     """Return what the crawl stores of these URLs, by fingerprint. URLs that it has not found are left out.
 
-    The URLs may also be found links, which are no seeds.
+    A URL need not be a seed: URLs that were found as links are included.
     """
     names = sorted({location.host for location in locations})
     ids = {row.host: row.host_id for row in connection.execute(_HOST_IDS, {"names": names})} if names else {}

@@ -243,8 +243,8 @@ schedule_firings = Table(
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("until_ms", BigInteger, nullable=False),
 )
-"""One row for each due time that was handled. But due times that were missed one after another share one row: `missed`
-is their number, `due_ms` the first of them, and `until_ms` the last."""
+"""One row for each due time that was handled. Consecutive missed due times share one row: `missed` is their number,
+`due_ms` the first of them, and `until_ms` the last."""
 
 schedule_effects = Table(
     "schedule_effects",

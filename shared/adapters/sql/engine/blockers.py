@@ -1,8 +1,8 @@
 """Ends PostgreSQL sessions whose client has stopped inside a statement and that block other transactions.
 
 A client stops inside a statement if it sends only some of the statement's messages, or does not read the result.
-The time limits of PostgreSQL before version 17 do not end the session of such a client. So a master whose transaction
-waits for the session ends it, once the client has been silent for `idle_in_transaction_s` seconds.
+PostgreSQL before version 17 does not end the session of such a client. So a master whose transaction waits for the
+session ends it. The client must have been silent for `idle_in_transaction_s` seconds.
 """
 
 import asyncio

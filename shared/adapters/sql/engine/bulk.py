@@ -26,7 +26,7 @@ AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = AN
 """SQL conditions, by dialect: the fingerprint of a row is in the result of the subquery `{}`."""
 
 COPIED_FROM: Final = 256
-"""The number of new rows from which COPY is faster than arrays on PostgreSQL (docs/benchmarks.md)."""
+"""From this number of new rows on, COPY is faster than arrays on PostgreSQL (docs/benchmarks.md)."""
 
 _Shape = Callable[[Sequence[Row]], Sequence[Any]]
 

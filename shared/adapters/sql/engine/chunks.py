@@ -43,11 +43,10 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for the fingerprint at which a step ends, among the URLs that meet the SQL condition `which`.
+    """Return a query for the fingerprint of the last URL of a step of `:others` + 1 URLs. No row: fewer URLs are left.
 
-    The parameters of the query are `:after`, a fingerprint, and `:others`, a number. The query skips the next `:others`
-    such URLs after `:after`, in the order of fingerprints, and returns the fingerprint of the URL that follows. It
-    returns no row if no URL follows. `table`: the table of the URLs.
+    The step has URLs that meet the SQL condition `which`. It begins after the fingerprint `:after`, in the order of
+    fingerprints. `table`: the table of the URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"

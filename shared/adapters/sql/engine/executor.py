@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class Executor(Protocol):
-    """Runs each given function as one transaction: committed if the function returns, nothing written if it raises.
+    """Runs each given function as one transaction.
+
+    The transaction is committed if the function returns. Nothing is written if it raises.
 
     Raise ResourceFull, DiskFull, Unusable, Transient or Permanent for an error of the database. After Transient, the
     transaction may have been committed.

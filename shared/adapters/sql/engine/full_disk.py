@@ -15,12 +15,8 @@ _LOG_EVERY_S: Final = 60.0
 class FullDiskRefusals:
     """Counts and logs the writes that a database refuses to this process because its disk is full.
 
-    The log has a line for the first refused write, then at most one a minute, and a line when the database accepts
-    writes again. All calls of one function are transactions of one kind. The database counts as accepting writes again
-    after a success, if one of these is true:
-
-    - No write was refused for `FULL_S`, and every kind that was refused has succeeded since.
-    - No write was refused for a minute.
+    The log has a line for the first refused write, then at most one a minute. It has another line when the database
+    accepts writes again.
 
     `now` in the methods: monotonic seconds.
     """
@@ -55,8 +51,9 @@ class FullDiskRefusals:
         """Record that `transaction` was committed. If writes are no longer refused, log that."""
         if self._began is None:
             return
-        # A full disk still accepts writes that fit into existing pages, so one success does not prove much. But some
-        # kinds may never run again, so they are waited for only for a minute.
+        # The database accepts writes again if none was refused for FULL_S, and every kind that was refused has
+        # succeeded since. One success does not prove much: a full disk accepts writes that fit into existing pages.
+        # Some kinds may never run again, so they are waited for only for a minute.
         self._kinds.discard(_kind(transaction))
         quiet_s = now - self._last
         if quiet_s < FULL_S or (self._kinds and quiet_s < _LOG_EVERY_S):

@@ -1,7 +1,8 @@
 """Finds the process that holds a SQLite file's write lock, and whether it is a stopped master of this cluster.
 
-A master writes a note beside the file (`<file>-master-<pid>`): its id, its start, and the kernel's start time of the
-process, since process ids are reused. A master may end another process only if that process has a note and is stopped.
+A master writes a note beside the file (`<file>-master-<pid>`), with its id and the start time of its process. A later
+process with the same process id has another start time. A master may end another process only if that process has a
+note and is stopped.
 """
 
 import os

@@ -33,7 +33,7 @@ item_pages = Table(
     Column("at_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""For each page: the fetch to which the rows in `items` belong. A page has a row also if that fetch gave no items."""
+"""One row for each page: the fetch from which its rows in `items` come. A page whose fetch gave no items has a row."""
 
 item_drafts = Table(
     "item_drafts",

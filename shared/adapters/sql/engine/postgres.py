@@ -8,7 +8,7 @@ An owner that stops inside a transaction keeps this lock for about `idle_in_tran
 - If the owner stopped between two statements, the server ends it.
 - If the owner stopped inside a statement, a master that waits for the lock ends it (blockers.py).
 
-A master waits longer than that for a lock (`lock_s`), so it gets the lock.
+A master waits longer than this for a lock: `lock_s`. So it gets the lock.
 """
 
 import asyncio
@@ -251,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing. On SQLite this method migrates the tables, on PostgreSQL `load.filling` does so at its end."""
+        """Do nothing: `load.filling` migrates the tables at its end. On SQLite this method migrates them."""
 
 
 @asynccontextmanager
@@ -346,7 +346,7 @@ _UNUSABLE: Final = ("0P", "28", "3D", "3F", "42501", "42P01", "42703", "58", "F0
 privilege, table or column; files broken."""
 
 _SHUT_OUT: Final = ("08", "28", "3D")
-"""The server accepts no session if an error code begins with one of these: no connection, user refused, no such
+"""An error whose code begins with one of these means that no session was opened: no connection, user refused, no such
 database."""
 
 _DISK_FULL: Final = "53100"
@@ -410,7 +410,7 @@ def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
     """Return a gauge of the database's size: an async function that returns a FillLevel.
 
     `max_bytes`: the size at which the database counts as full (0: no limit). The FillLevel also shows if a write was
-    refused lately because the disk is full. The size is queried only with a limit, or after such a refused write.
+    refused lately because the disk is full. Without a limit, the size is queried only after such a write.
     """
 
     if not isinstance(pool, PostgresPool):

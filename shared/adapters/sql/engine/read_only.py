@@ -1,6 +1,8 @@
 """Reads a database whose folder cannot be written: another user's, or one on a read-only mount.
 
-Before it reads, SQLite makes the index (`-shm`) of a write-ahead log (`-wal`) beside the file, and fails if it cannot.
+A write-ahead log (`-wal`) needs an index (`-shm`) beside it. SQLite makes the index before it reads the database, and
+fails if it cannot.
+
 There are two ways to read such a database:
 
 - A crawl uses it: the index exists already, and readers share it.

@@ -161,7 +161,7 @@ crawl_counters = Table(
     Index("crawl_counters_changed", "partition", "changed", "crawl_id"),
 )
 """The counters of each crawl in each partition. `changed`: the partition's version in the last transaction that changed
-the row. A reader finds changed rows by it: a later transaction in a partition has a greater version."""
+the row. Readers find changed rows by it. Each transaction in a partition raises the partition's version."""
 
 crawl_tallies = Table(
     "crawl_tallies",
@@ -263,7 +263,7 @@ urls = Table(
 )
 """The URLs that each crawl knows. engine/url_compression.py defines the form of `url`. `rank` is the queue order of a
 QUEUED row and the due time (Unix ms) of a WAITING one. Seeds have no `via_host`. `after_command`: the newest command
-that was in progress when this row was written; neither it nor earlier commands change the row."""
+that was in progress when this row was written. This command and earlier ones do not change the row."""
 
 fetches = Table(
     "fetches",
@@ -389,9 +389,9 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""How far the messages of each producer are applied: up to the message with the number `n`, with `total` URLs so far.
-`gaps` counts the gaps in the numbers. `seen_at_ms` is only set for a producer that is used once, such as an upload:
-when retention first found its row."""
+"""One row for each producer of messages. `n`: the number of its last applied message. `total`: the number of URLs in
+the messages up to this one. `gaps`: how many gaps the numbers had. `seen_at_ms`: when retention first found the row.
+It is set only for a producer that is used once, such as an upload."""
 
 commands = Table(
     "commands",

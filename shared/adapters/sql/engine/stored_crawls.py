@@ -16,7 +16,8 @@ ACTIVE_MS: Final = (
     "coalesce((SELECT p.ms FROM pool_clocks p WHERE p.pool = crawls.active_pool) - crawls.active_zero_ms,"
     " crawls.active_ms)"
 )
-"""An SQL expression for a row of `crawls`: the ms in which the crawl has run and its pool could work, until now."""
+"""An SQL expression for a row of `crawls`: the active time of the crawl until now, in ms. Time in which its pool could
+not work does not count."""
 
 COUNTED: Final = Counters.__struct_fields__
 """The columns of `crawl_counters` that are summed over partitions."""

@@ -1,9 +1,8 @@
 """The transactions that accept an operator's command and apply one bounded chunk of it.
 
-An accepted command is a row of `commands_in_progress` until its last chunk, which records it in `commands`. A chunk
-reads a bounded number of rows and hosts, for a bounded time. Its transaction also stores in the row's `after` where the
-next chunk begins, so a crash repeats no chunk. No statement reads more than `chunks.STEP` rows of a host. Commands on
-one host are small, so the transaction that accepts them applies them.
+An accepted command is stored in `commands_in_progress`. Each chunk is one transaction, which reads a bounded number of
+rows for a bounded time. It also stores where the next chunk begins, so a crash repeats no chunk. The last chunk moves
+the command to `commands`. A command on a single host has no chunks: the transaction that accepts it also applies it.
 """
 
 from collections import defaultdict

@@ -15,11 +15,11 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""Each read begins this far below the greatest number of a change that the previous read saw, because a change with a
-lower number may have been committed since."""
+"""A read begins this far below the greatest number of a change in the previous read. Changes with lower numbers may
+have been committed since."""
 
 COMPARED: Final = 10
-"""How many crawls one read compares with the versions that the caller knows, to find changes that earlier reads
+"""One read compares this many crawls with the versions that the caller knows. This finds changes that earlier reads
 missed."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
@@ -50,9 +50,9 @@ def since(
 
     - `mark` has the greatest number of a change, and the versions of partitions, that the earlier read saw.
     - `known` returns the version of a crawl that the caller has read, None if it has read none.
-    - `compare`: crawls to compare with `known` in any case.
+    - `compare`: crawls to compare with `known`, even if nothing shows that they changed.
 
-    Each read also compares the next COMPARED crawls that are worked on.
+    Each read after the first also compares the next COMPARED crawls that are worked on.
     """
     # A slow transaction may commit a low number so late that no later read begins below it. The comparison finds it.
     first = mark == ChangeMark()
@@ -102,9 +102,9 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 
 
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
-    """Add `ms` to the clocks of pools (`pool_clocks`). `clocks` has the value that the caller has read of each.
+    """Add `ms` to the clocks of pools (`pool_clocks`). `clocks`: by pool, the value that the caller has read.
 
-    A clock that no longer has this value is left unchanged: another leader has counted the same time
+    A clock that no longer has this value is not changed: another leader has counted the same time
     (Store.add_pool_time).
     """
     connection.execute(_ADD, [{"pool": pool, "ms": at, "more": ms} for pool, at in sorted(clocks.items())])

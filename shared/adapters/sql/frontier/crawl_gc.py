@@ -38,8 +38,8 @@ _REOPEN: Final = text(
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
     """Return at most _AT_ONCE deleted crawls that are not marked as collected: some of their rows may be left.
 
-    The result has for each crawl the partitions that have not removed its rows yet. The sequence of partitions may be
-    empty (Store.uncollected).
+    The result has for each crawl the partitions that have not removed its rows yet. An empty sequence: all have
+    removed them (Store.uncollected).
     """
     crawls, commands = schema.crawls.c, schema.commands.c
     every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
@@ -55,10 +55,10 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Remove one seed set of a deleted crawl and return False, or mark the crawl as collected and return True.
+    """Remove one seed set of a deleted crawl and return False.
 
-    The crawl is marked if it has no seed set. Repeat the call until it returns True. All partitions must have removed
-    the crawl's rows before the first call (Store.collected).
+    If no seed set is left, mark the crawl as collected and return True. Repeat the call until it returns True.
+    All partitions must have removed the crawl's rows before the first call (Store.collected).
     """
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()

@@ -144,7 +144,8 @@ def apply_found(
     - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
     - `marks`: by crawl, the newest command in progress that was accepted before the batch. That command and earlier
       ones skip the URLs that the batch inserts or changes.
-    - `max_requisites`: budgets of requisites, by crawl. `signs`: rules for signs of change, by crawl (None: no rules).
+    - `max_requisites`: budgets of requisites, by crawl. `signs`: rules by which a date in a sitemap or feed makes a
+      page due sooner, by crawl. In a crawl with None or without an entry, such dates change nothing.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -435,7 +436,7 @@ def _merge(
 def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, KnownRow]:
     """Return the stored values (KnownRow) of each URL in `keys` that exists, by its index in `keys`.
 
-    If `keys` are sorted, the database reads the index in one ordered walk.
+    The read is faster if `keys` are sorted.
     """
     if not keys:
         return {}

@@ -1,9 +1,8 @@
 """Excludes the URLs that an exclusion covers, for an operator's command, in a transaction that has passed the fence.
 
 The command goes through the partition's hosts in the order of their numbers, and through all URLs of each host that the
-exclusion may cover. It excludes queued and waiting URLs. Leased URLs are not changed
-here. If the exclusion withdraws pages, their records and items are deleted from the tables. The archive keeps the
-bytes.
+exclusion may cover. It excludes queued and waiting URLs, and does not change leased ones. If the exclusion withdraws
+pages, their records and items are deleted from the tables. The archive keeps the bytes.
 """
 
 from collections import Counter

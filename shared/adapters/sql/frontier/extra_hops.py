@@ -48,7 +48,7 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 
 
 class HopChanges:
-    """Collects the changes of known URLs to which links with other numbers of extra hops were found, and writes them.
+    """Collects changes of the depth and the extra hops of known URLs, and writes them.
 
     Extra hops are the links on the way to a URL that lead beyond the scope.
     """
@@ -77,9 +77,10 @@ class HopChanges:
     ) -> bool:
         """Record that a known URL gets the extra hops and depth of `link`, where these are less than the stored ones.
 
-        `known`: the stored values of the URL. Return True if the URL must be queued again: it was fetched, and its
-        links now have fewer extra hops or are within the depth limit. Changes of leased URLs are also added to
-        `result`.
+        `known`: the stored values of the URL. Changes of a leased URL are also added to `result`.
+
+        Return True if the URL must be queued again. This is so if it was fetched, and its outlinks now have fewer extra
+        hops or come within the depth limit.
         """
         state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED

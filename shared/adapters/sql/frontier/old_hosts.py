@@ -16,8 +16,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""One check of a range of hosts reads at most this many queues. It also looks up the first queue of each crawl in the
-range, so its cost grows with the number of crawls."""
+"""One check of a range of hosts reads at most this many queues. It also lists all crawls with queues in the range.
+This list has no limit."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 
@@ -54,7 +54,7 @@ class Old:
 
 
 def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, max_count: int) -> Old:
-    """Return the hosts to delete among the next `max_count` rows after `place`. Read fewer rows if many have queues.
+    """Return the hosts to delete among the next `max_count` rows after `place`. Stop earlier if many have queues.
 
     A host may be deleted if it was last used before `before_ms`, its back-off has ended, its policy sets no delay, and
     it has no queue. `place`: the id of the last host that was read before, "" at first.

@@ -91,9 +91,8 @@ def schedule(connection: Connection, command: CommandRun) -> int | None:
 def _step(connection: Connection, command: CommandRun, keys: dict[str, Any], counts: dict[str, int]) -> None:
     """Change the due times of pages and sitemaps among the next URLs of one host. Add counter changes to `counts`.
 
-    If `every_ms` of the command is above 0, done pages get the due time of their next fetch: `every_ms` after their
-    last one. If it is 0, pages that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds
-    of the step.
+    If `every_ms` of the command is above 0, done pages become due `every_ms` after their last fetch. If it is 0, pages
+    that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds of the step.
     """
     every_ms, dialect = int(str(command.args["every_ms"])), connection.dialect.name
     keys = keys | {"number": command.number}

@@ -142,8 +142,8 @@ def relinked(
     - A page that waits to be fetched becomes a requisite with this flag. Seeds, sitemaps and feeds stay pages.
     - A requisite that is linked as a page gets this flag if it is not fetched yet. If it is fetched and is HTML, it is
       fetched again as a page.
-    - A requisite that was excluded by the scope, an exclusion or the budget of requisites is queued, as a requisite or
-      as a page.
+    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued. It is queued as a
+      requisite if `requisite` is True, else as a page if `page` is given.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

@@ -227,10 +227,11 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the revision since which the crawl's spec has had its present scope.
+    """Return the revision with which the present scope of the crawl began.
 
-    An earlier revision counts as another scope in these cases, too:
+    It follows the last earlier revision for which one of these is true:
 
+    - Its scope differs from the present scope.
     - Its limit of pages for a host is lower than the present limit.
     - It cannot be read.
 

@@ -132,8 +132,7 @@ def forget_rates(
 def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> bool:
     """Return True if a retry or a next fetch of the crawl's URLs may be due by `before_ms` (Unix ms).
 
-    False is certain, True may be wrong: the stored due time of a queue may be too early. The cost grows with the
-    crawl's number of hosts (Store.due_before).
+    False is certain, True may be wrong. The cost grows with the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
 
@@ -183,7 +182,7 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
     """Write the results of fetches that found no new version of a page, and the log of page changes.
 
-    Also write the signals of queues: how reliable the signs of change of a host's pages were.
+    Also write, for each queue, how reliable the signs of change of its host's pages were (`QueueRow.signals`).
     """
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])

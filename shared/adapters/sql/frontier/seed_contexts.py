@@ -1,4 +1,4 @@
-"""The contexts of seeds in SQL: written with the URLs that have one, read for leases and for lists.
+"""The contexts of seeds in SQL. They are written with the URLs that have one, and read for leases and for lists.
 
 A URL keeps the context of the first page or seed that led to it. If a seed is given again with labels or a source, it
 gets these, but URLs found from it before keep their context. Nothing here runs for a crawl whose seeds have no context.
@@ -54,7 +54,7 @@ class GivenContexts:
                 self._of_seeds[key] = context
 
     def write(self, connection: Connection, partition: Partition, new: Iterable[Place]) -> set[CrawlId]:
-        """Store the contexts of the `new` URLs, and of the seeds in the batch, even of seeds that were known before.
+        """Store the contexts of the `new` URLs, and of all seeds in the batch, new or known.
 
         Return the crawls of these URLs.
         """

@@ -199,9 +199,8 @@ def leased_seeds(connection: Connection, command: CommandRun) -> set[Fingerprint
 def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
-    The command goes through its URLs twice. The first pass withdraws the URLs that are not leased, so that no visit
-    delays them. The second pass withdraws the others. If a chunk of this pass has a leased URL, return where this
-    chunk began, so that it is repeated.
+    The command goes through its URLs twice. The first pass withdraws the URLs that are not leased. The second pass
+    withdraws the others. While a chunk of the second pass has a leased URL, it is repeated: return where it began.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)
@@ -225,7 +224,7 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[int, list[bytes]]]:
-    """Return the fingerprints that the next chunk of a command names, with the id of their host.
+    """Return (host id, fingerprints) for each host of the URLs that the next chunk of a command names.
 
     Leave out unknown hosts.
     """
@@ -329,9 +328,9 @@ def _end(
 class SetSeeds:
     """Maintains the flag OF_SET, and the links to URLs that have it, in one transaction of discoveries.
 
-    The flag marks URLs that only seed sets give, neither the spec nor an upload. For such a URL the nearest link of a
-    page is stored, so that the URL can stay in the crawl when it leaves its sets. `only`: the URLs that are seeds of
-    sets in this batch, and are no other seeds in it.
+    The flag marks URLs that only seed sets give, neither the spec nor an upload. If pages link to such a URL, the
+    nearest link is stored. By this link the URL stays in the crawl when it leaves its sets. `only`: the URLs that this
+    batch gives as seeds of sets, and not as other seeds.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:

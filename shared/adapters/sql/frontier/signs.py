@@ -73,9 +73,9 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Record in the queues of the hosts in `result.listing` that their sitemaps listed something new, at `now_ms`.
+    """Record in each queue in `result.listing` that a sitemap of its host listed something new at `now_ms`.
 
-    Hosts of other partitions are removed from `result.listing`, since this partition's owner does not write them.
+    First remove the queues of other partitions from `result.listing`.
     """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms
