@@ -25,9 +25,9 @@ class Backlog(Protocol):
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
         """Return the number of stored reports after these positions, and the age of the oldest by the broker's clock.
 
-        `positions` maps a partition to the position up to which its reports are applied. The number is 0 if every
-        report is applied. Otherwise it may be too high: it may include applied reports that are not purged yet. Raise
-        Transient if the broker is away.
+        `positions` maps a partition to the position up to which its reports are applied. The number
+        may include applied reports that are not purged yet, but it is 0 if every report is applied. Raise Transient if
+        the broker is away.
         """
 
 
@@ -114,8 +114,8 @@ class VisitMessage(Protocol):
         """Acknowledge the shard, so that it is not delivered again, and wait until the broker confirms.
 
         Raise Transient if the broker does not confirm. The call may be repeated, but the shard may be delivered again.
-        A broker that was killed may have forgotten the delivery. It never confirms, and delivers the shard again with
-        `delivery` 1.
+        A broker that was killed may have forgotten the delivery. Then it never confirms, and delivers the shard again
+        with `delivery` 1.
         """
 
     async def nak(self, delay_s: float) -> None:
@@ -208,8 +208,7 @@ class Broker(Protocol):
     async def continues(self, sequence: int, at_ns: int) -> bool:
         """Return True if this is still the stream that stored a report at `sequence` at the time `at_ns` (Unix ns).
 
-        Return False if the stream was created again, or restored to an earlier state. The report at `sequence` then has
-        another time, or a report with a lower sequence was stored after `at_ns`.
+        Return False if the stream was created again, or restored to an earlier state.
         """
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:

@@ -239,9 +239,9 @@ class Catalog(Protocol):
         """
 
     async def changes_deleted_ms(self, crawl_id: CrawlId) -> int | None:
-        """Return the time (Unix ms) of the newest change of a page that retention deleted, or None if it deleted none.
+        """Return the time (Unix ms) up to which retention has deleted the crawl's log of changes.
 
-        All changes before that time are deleted, too.
+        It is the time of the newest deleted entry. Return None if no entry was deleted.
         """
 
     async def versions(self, crawl_id: CrawlId, at: UrlPlace) -> Sequence[PageVersion]:

@@ -96,7 +96,7 @@ class Desired(Protocol):
     ) -> StoredExclusion:
         """Store an exclusion of `target`, which is in canonical form. Return the stored exclusion.
 
-        Also store the command (`exclude`) that must be sent to the owners, and applied by `partitions` partitions.
+        Also store the command (`exclude`) for the owners, which all of the `partitions` partitions must apply.
         If the request is repeated (`repeatable`), return the exclusion as it was first created. Raise Exists if another
         exclusion has the target. Raise Full if the number of exclusions, or the bytes of all targets, would exceed the
         limit.
@@ -114,8 +114,8 @@ class Desired(Protocol):
     ) -> StoredExclusion:
         """Replace the terms of an exclusion. Return the exclusion. If the terms are the same, change nothing.
 
-        Also store the command (`exclude`) that must be sent to the owners, and applied by `partitions` partitions.
-        Raise Missing, or Stale if its present ETag is not in `expected`.
+        Also store the command (`exclude`) for the owners, which all of the `partitions` partitions must apply.
+        Raise Missing if the exclusion does not exist, and Stale if its present ETag is not in `expected`.
         """
 
     async def delete_exclusion(
@@ -132,7 +132,7 @@ class Desired(Protocol):
     async def exclusions_in_force(self, now_ms: int) -> ExclusionList:
         """Return the exclusions that have not ended at `now_ms` (Unix ms).
 
-        Also return those whose command (`exclude`) was not sent to the owners yet.
+        `to_command` of the result has the exclusions whose command (`exclude`) was not sent to the owners yet.
         """
 
     async def exclusion_commanded(self, exclusion_id: int, revision: int) -> None:

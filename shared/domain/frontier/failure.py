@@ -128,8 +128,8 @@ BY_STATUS: Final[Mapping[int, Policy]] = MappingProxyType(
 )
 """The rows for single statuses, which take precedence over the rows for classes of statuses (`BY_CLASS`).
 
-The row for 304 is for a request without a condition: the answer is not valid, so the URL fails. A 304 to a conditional
-request means that the page is unchanged. The table is not used for it."""
+The row for 304 applies only if the request had no condition: the URL fails. A 304 to a conditional request means that
+the page is unchanged, and needs no row."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
 """The row for a final answer with a status 1xx, or with a number outside 100..599."""
@@ -174,7 +174,7 @@ def decide(
     - `attempt`: the number of this attempt, from 1.
     - `rng01`: a random number in 0..1, which spreads waits by +-10 %.
     - `retry_after_s`: the server's Retry-After in seconds. A URL that is tried again waits at least as long.
-    - `host_refuses`: the whole host refuses requests, and gave pages before. A 429 or 503 then uses up no attempt.
+    - `host_refuses`: the host gave pages before, and now refuses as a whole. A 429 or 503 then uses up no attempt.
     """
     policy = policy_for(end)
     if policy.disposition is Disposition.RETRY_HOST:

@@ -54,8 +54,8 @@ class PageHistory(Struct, frozen=True):
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
-    - `followed`: the fraction of the page's changes that are expected to have a sign, times 255.
-    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). 0 if none has since the last comparison.
+    - `followed`: the expected fraction of the page's changes that have a sign, times 255: 128 for about half of them.
+    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). It is 0 again after a comparison.
 
     In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
     the sitemap is fetched.

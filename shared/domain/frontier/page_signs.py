@@ -42,8 +42,8 @@ class PageSigns(Struct, frozen=True):
     ) -> Signed | None:
         """Return the page's history and due time after a sitemap or feed gave a date for it.
 
-        Return None if the date changes neither of them, such as a date that is not later than the page's last fetch.
-        Times are Unix ms.
+        Return None if the date changes nothing: for example, it is not later than the page's last fetch. Times are Unix
+        ms.
 
         - `history`, `due_ms`: the page's history and due time up to now.
         - `lastmod_ms`: the date that the sitemap or feed gives.

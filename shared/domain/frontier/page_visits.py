@@ -90,8 +90,8 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
 
     That is so in two cases:
     - A link found since the lease lowers the page's number of extra hops.
-    - Such a link lowers the page's depth, and the new depth is below `max_depth`, the crawl's limit. Without a limit
-      (None) a lower depth is no reason.
+    - Such a link lowers the page's depth, and the new depth is below `max_depth`, the crawl's limit (None: no limit).
+      In a crawl without a limit this case does not occur.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -165,8 +165,8 @@ def judge_page(
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
     """Return the code (`ChangeRate.code`) of a page's rate of change, as estimated before the present comparison.
 
-    Return the code in `history` if a comparison or a sign of change has updated it. Otherwise return the code of the
-    rate that is assumed for a new page. `adaptive`: as in `judge_page`.
+    It is the code in `history`. If no comparison and no sign of change has updated that code yet, it is the code
+    assumed for a new page. `adaptive`: as in `judge_page`.
     """
     if history.rate and (history.compared or history.known_ms):
         return history.rate

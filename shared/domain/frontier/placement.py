@@ -1,8 +1,11 @@
 """Decide which master owns which partition. The leader repeats this periodically; each run is called a pass.
 
-A pass compares the present owners with the goal. While a partition moves to another owner, its hosts are not fetched
-for a short time. So a pass moves as few partitions as it can. Partitions without a live owner get an owner at once. Of
-the moves that only improve the balance, a pass makes a few, and none to a master that has just joined.
+A pass compares the present owners with the goal (`reconcile`). While a partition moves to another owner, its hosts are
+not fetched for a short time. So a pass makes as few moves as it can:
+
+- A partition without a live owner gets an owner at once.
+- On PostgreSQL a pass takes only a few partitions from live owners (`PlacementRules.max_moves`).
+- A move that only improves the balance never goes to a master that has just joined.
 """
 
 from collections import Counter
@@ -78,11 +81,11 @@ def reconcile(
 ) -> PlacementPlan:
     """Return the partitions that must change hands in this pass, and their new owners.
 
-    The goal: every partition has a live owner that is not draining. On PostgreSQL the numbers of partitions of two
+    The goal: every partition has a live owner that is not draining. On PostgreSQL the numbers of partitions of any two
     owners differ by at most one. On SQLite one master owns all partitions, the leader if possible. If every master
     drains, each keeps its partitions.
 
-    - `owners`: the present owners. They may be dead, and partitions that were never owned may be missing.
+    - `owners`: the present owners, dead ones included. Partitions that were never owned may be missing.
     - `partitions`: the number of partitions in the cluster.
     - `now`: the time by the clock of `PlacementMaster.seen_since`.
     """

@@ -52,8 +52,8 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""If several slots share a host's queue, a shard should have at least PART_MIN URLs (`shard_part`). For a slow host
-fewer are enough: as many as a worker can fetch in PART_WORK_S seconds."""
+"""If several slots share a host's queue, `shard_part` asks for at least PART_MIN URLs in a shard. For a slow host it
+asks for fewer: as many as a worker can fetch in PART_WORK_S seconds."""
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -215,12 +215,13 @@ class HostHealth(Struct, frozen=True):
     ) -> "HostHealth":
         """Return the health after a 429 (`effect` THROTTLED) or a 503 (BUSY).
 
-        - A 429 blocks the host for its Retry-After, or else for `retry.host_base_s`. It also doubles the host's delay
-          (`slowed_ms`).
-        - A 503 blocks the host for `BUSY_DELAYS` times its delay.
-        - A host that is `refusing` is blocked for the longest recent Retry-After, or else for a back-off that doubles.
+        The host is blocked. The first of these rules that applies gives the time:
 
-        A new block never ends earlier than the present one.
+        1. The host is now `refusing`: the longest recent Retry-After. If there was none, a back-off that doubles.
+        2. After a 429: its Retry-After. If it has none, `retry.host_base_s`.
+        3. After a 503: `BUSY_DELAYS` times the host's delay.
+
+        A present block is never shortened. A 429 also doubles the host's delay (`slowed_ms`).
 
         - `delay_s`: the host's present delay.
         - `max_delay_s`: the limit to which 429s raise the delay.
@@ -257,7 +258,7 @@ class HostHealth(Struct, frozen=True):
         """Return the health after the host could not be reached, or its robots.txt could not be read.
 
         The host is blocked for a back-off that begins with `base_s` and doubles, or for `retry_after_s` if that is
-        longer. A failure during a block is not counted. It can only extend the block, by its `retry_after_s`.
+        longer. During a block, a failure is not counted, and only `retry_after_s` can extend the block.
 
         `rng01`: a random number in 0..1, which spreads the back-off.
         """

@@ -1,11 +1,11 @@
-"""Decide when a stored page is fetched again: when the value of a fetch reaches a threshold, the price of a fetch.
+"""Decide when a stored page is fetched again: as soon as the value of a fetch reaches a threshold, the price.
 
 The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. The value
-grows with the time since the last fetch (`value_s`), but stays below 1/D for a page with the rate of change D. A page
-that changes too often to be kept fresh never reaches the price. It is fetched only every `max_s` seconds.
+grows with the time since the last fetch (`value_s`). It stays below 1/D for a page with the rate of change D. So a page
+that changes very often never reaches the price. It is fetched only every `max_s` seconds.
 
-Each owner computes one price for all its pages: the price at which they need its share of the requests a day
-(`solved`). For that it counts its pages by bucket, a range of rates of change (`bucket_of`).
+An owner computes one price for the pages of a crawl in its partition (`solved`). At this price the pages need as many
+requests a day as the owner may start. The owner counts the pages by bucket, a range of rates of change (`bucket_of`).
 
 Times, values and prices are in seconds. Rates are in changes per second. Sources: Cho and Garcia-Molina, Effective page
 refresh policies for web crawlers, 2003. Azar et al., Tractable near-optimal policies for crawling, 2018.
@@ -30,8 +30,8 @@ SIGNALS_REMEMBERED: Final = 64.0
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` counts requests because of signs of change only for pages whose price x rate of change is below this limit.
-Other pages change so often that a sign does not make them due."""
+"""`solved` ignores signs of change for pages with price x rate of change >= this number. Such pages change so often
+that a sign does not make them due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
@@ -128,8 +128,8 @@ def solved(
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
-    - `min_s`, `max_s`: the bounds of the wait of every page. If one request for each page every `max_s` seconds exceeds
-      the budget, pages are fetched late.
+    - `min_s`, `max_s`: the bounds of the wait of every page. The schedule exceeds a budget that is too small to fetch
+      each page every `max_s` seconds.
     - `signalled`: a sum for each bucket. Each page adds the fraction (0 to 1) of its changes that are expected to have
       a sign: four pages with 0.5 add 2.
     - `followed`: for each bucket the number of pages in that sum. If it is given, a request because of a sign replaces
@@ -185,8 +185,8 @@ class _Signs(Struct, frozen=True):
     def requests(self, price_s: float) -> float:
         """Return how many more requests a second these pages need because of their signs of change.
 
-        Each sign causes a request. If the field `pages` is 0, all these requests are returned. Otherwise each of them
-        replaces the page's next regular request, and only the difference is returned.
+        Each sign causes a request, which replaces the page's next regular request. Return the difference. If the field
+        `pages` is 0, return the number of all requests because of signs.
 
         `price_s`: the price of a fetch in seconds.
         """
@@ -219,13 +219,11 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
-    The fields count comparisons of a page with its last fetch. The expected numbers are computed from the pages' rates
-    of change, without regard to signs.
+    The fields count comparisons of a page with its last fetch. An expected number is the one that the pages' rates of
+    change predict, as if signs said nothing.
 
-    - `wrong`: the number of comparisons of pages that had a sign and had not changed.
-    - `still`: the expected number of such comparisons.
-    - `missed`: the number of comparisons of pages that had no sign and had changed.
-    - `due`: the expected number of such comparisons.
+    - `wrong`: how many pages with a sign had not changed. `still`: the expected number.
+    - `missed`: how many pages without a sign had changed. `due`: the expected number.
     """
 
     wrong: float = 0.0
@@ -234,7 +232,7 @@ class SignalTrust(Struct, frozen=True):
     due: float = 0.0
 
     def compared(self, *, signalled: bool, changed: bool, rate: float, elapsed_s: float) -> "SignalTrust":
-        """Return the trust after one more comparison of a page with its fetch `elapsed_s` seconds before.
+        """Return the trust after one more comparison of a page, whose last fetch was `elapsed_s` seconds before.
 
         `signalled`: the page had a sign of change. `changed`: it had changed. `rate`: its rate of change before the
         comparison.

@@ -1,10 +1,10 @@
 """Divide a crawl's budget of requests a day among its partitions. A slot is the right to one request.
 
-Each day is divided into as many slots as the budget has requests. A formula gives each slot to one partition. A
-partition gets as large a part of the slots as it has of the crawl's pages. Owners agree without messages.
+Each day is divided into as many slots as the budget has requests. A formula gives each slot to one partition, so
+owners need no messages. A partition with a tenth of the crawl's pages gets about a tenth of the slots.
 
-A slot can be used from its time of day on, for a hundredth of a day. So any 24 hours have at most 1.01 times the
-requests a day, and one more. Nothing is stored: a new owner begins with the slots after its start.
+A slot begins at its time of day, and can be used for a hundredth of a day. With a budget of 1000 requests a day, at
+most 1011 requests are started in any 24 hours. Nothing is stored: a new owner begins with the slots after its start.
 
 Points in time are in Unix ms.
 """
@@ -21,8 +21,8 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""`RecrawlBudget.spent` checks for each of this many newest slots if it is in the partition's share. For older slots it
-only estimates how many are."""
+"""How many of the newest slots `RecrawlBudget.spent` checks one by one: does the slot belong to the partition? Of older
+slots it only estimates how many do."""
 
 
 class Share(Struct, frozen=True):

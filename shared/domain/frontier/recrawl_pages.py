@@ -2,8 +2,8 @@
 
 An owner has a `RecrawlPages` for each crawl whose pages are fetched by their rates of change (recrawl policy
 `adaptive`). A page is due when the value of a fetch reaches a price (see the module `recrawl`). A `RecrawlPages`
-computes the price at which its pages need the partition's share of the crawl's requests a day. The counts are in SQL,
-so a new owner reads them there. The module does no I/O.
+computes this price from the counts of pages and the partition's share of the crawl's requests a day. A new owner reads
+the counts from SQL. The module does no I/O.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,12 +39,12 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by bucket. A page's bucket is that of the rate of those changes that are expected
-to have no sign of change (`waiting_bucket`)."""
+"""The kind of tally that counts pages by bucket. Only changes without a sign of change determine a page's bucket
+(`waiting_bucket`): of 4 changes a day, 3 of them with signs, 1 a day counts."""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that has, for each bucket, the sum of `PageHistory.followed` of its pages. A page's bucket is that
-of the rate of all its changes (`signalled_bucket`)."""
+"""The kind of tally that has a sum for each bucket: each page adds its `PageHistory.followed`. All changes of a page
+determine its bucket (`signalled_bucket`)."""
 
 FOLLOWED_PAGES: Final = "followed"
 """The kind of tally that has, for each bucket, the number of pages whose `PageHistory.followed` is not 0."""
@@ -138,8 +138,9 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The rate is one change in `equal_s` seconds, but at least one change in the longest interval. It is at most the
-        rate that the module's function `first_rate` returns.
+        The rate is 1 / `equal_s`, limited to the range from one change in the longest interval to the rate that the
+        module's function `first_rate` returns.
+
         `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
         equal = 1 / self.equal_s(part)
@@ -198,7 +199,8 @@ class AdaptiveSchedule(Struct, frozen=True):
     def followed(self, code: int, signals: HostSignals) -> int:
         """Return the fraction of a page's changes that are expected to have a sign of change, times 255.
 
-        Return 0 if the host's signs are not trusted, or if the page changes too often to be fetched for each change.
+        Return 0 in two cases: the host's signs are not trusted, or the page changes so often that a sign does not make
+        it due.
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `signals`: how often the signs of the page's host were right.
@@ -264,8 +266,8 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
     - `code`: the code before the comparison. 0 for a page without an estimate.
     - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
-    - `told`: a sign of change has updated the rate since the last fetch. If the page has `changed`, the rate then stays
-      as it is.
+    - `told`: a sign of change has updated the rate since the last fetch. With `told` and `changed`, return the known
+      rate.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:  # The sign has counted this change already.

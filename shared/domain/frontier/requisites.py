@@ -32,7 +32,7 @@ class RequisiteEnd(NamedTuple):
 def requisite_done(url: LeasedUrl, flags: int, status: int, mime: str, attempts: int) -> RequisiteEnd:
     """Return the new state of a requisite that got a final response.
 
-    It is queued again as a page if it is HTML and some link leads to it as to a page. Otherwise it is done.
+    It is queued again as a page if it is HTML and was also found as a page (flag ALSO_PAGE). Otherwise it is done.
 
     - `flags`: the present flags of its row, which may differ from those in `url`.
     - `status`, `mime`: the HTTP status and the media type of the response.

@@ -22,8 +22,8 @@ FOLLOWED: Final = 255
 """The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""The shortest wait of a sitemap under the recrawl policy `adaptive`: the time for this many revisits of pages of its
-host, if all pages are fetched equally often."""
+"""With the recrawl policy `adaptive`, a sitemap waits at least for the time in which this many pages of its host are
+fetched. The time is computed as if all pages were fetched equally often."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -114,8 +114,8 @@ def waiting_code(code: int, followed: int) -> int:
     """Return the code (`ChangeRate.code`) of the rate that determines how long a page waits for its next fetch.
 
     - `code`: the page's rate of change. It is returned if `followed` is 0.
-    - `followed`: the fraction of the page's changes that are expected to have a sign, times FOLLOWED. The returned rate
-      contains only the other changes.
+    - `followed`: the fraction of the page's changes that are expected to have a sign, times FOLLOWED. Only the
+      other changes count in the returned rate.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 

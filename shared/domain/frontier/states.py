@@ -48,7 +48,7 @@ WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState
 """States in which URLs of a crawl may still change state."""
 
 USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
-"""States in which a crawl uses up active time."""
+"""States in which the active time of a crawl grows, which its budget limits (`max_seconds`)."""
 
 
 class UrlKind(IntEnum):
@@ -57,8 +57,8 @@ class UrlKind(IntEnum):
     - PAGE: a page that a link or a seed names.
     - LISTED: a page that a sitemap or feed lists.
     - SITEMAP: a sitemap that may list only URLs at or below its path.
-    - HOST_SITEMAP: a sitemap that may list every URL of its host, because the host's robots.txt names it, or names a
-      sitemap index that lists it.
+    - HOST_SITEMAP: a sitemap that may list every URL of its host. The host's robots.txt names it, or names a sitemap
+      index that lists it.
     - FEED: a feed that a page names.
     - REQUISITE: a URL that a page needs to be replayed, such as an image. Its value is a bit that no other kind has.
     """
@@ -122,7 +122,7 @@ IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
 """Flag of a requisite. A queued URL with it counts in the counter `requisites`, and its rank is negative."""
 
 ALSO_PAGE: Final = 512
-"""Flag of a requisite to which a link leads as to a page. It is queued again as a page if it is HTML (`as_page`)."""
+"""Flag of a requisite that was also found as a page, such as by a link. If it is HTML, it is queued again as a page."""
 
 HTML_REQUISITE: Final = 1024
 """Flag of a fetched requisite whose answer is HTML. If a link to it is found, it is queued as a page."""
@@ -135,7 +135,8 @@ EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
 """The bits of the flags that store the number of hops beyond the scope, 0 for a URL in scope."""
 
 FOUND_FEWER_HOPS: Final = 8192
-"""Flag of a leased URL for which a link with fewer extra hops was found after it was sent. Used like FOUND_NEARER."""
+"""Flag of a leased URL for which a link with fewer extra hops was found after it was sent. More of the page's links may
+then be in scope."""
 
 OF_SET: Final = 16_384
 """Flag of a seed that only seed sets have given, not the spec or an upload. It stays if the URL leaves the sets."""

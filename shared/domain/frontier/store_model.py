@@ -22,8 +22,8 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a change of owner they
-      are estimates, if lower ones were found since the URL was sent.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner may have only
+      estimates of them.
     - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
@@ -129,8 +129,9 @@ class LeaseRequest(Struct, frozen=True):
     - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
       in `max_urls`.
     - `max_together`: the maximum of all URLs of the shard. It is used only if `max_revisits` or `requisites` is set.
-    - `compared`: also read the last fetch of each stored page (`LeasedUrl.last`).
-    - `due_until_ms`: lease only stored pages that became due at this time or earlier, and all retries. 0: no limit.
+    - `compared`: the last fetch of each stored page is also read (`LeasedUrl.last`).
+    - `due_until_ms`: a stored page is leased only if it became due at this time or earlier. 0: no limit. Retries have
+      no such limit.
     - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
 
@@ -385,11 +386,11 @@ class DiscoveryResult(Struct):
     - `queues`: how many URLs were added to each queue. `host_names`: the names of the hosts, by id.
     - `lowered`: leased URLs that were found at a lesser depth, each with this depth.
     - `hops`: leased URLs whose number of extra hops changed, each with the new number.
-    - `also_pages`: leased requisites that are linked as pages, too.
+    - `also_pages`: leased requisites that were now also found as pages.
     - `requisites`: the queues to which requisites were added. `next_host`: the next free number of a host.
     - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
     - `repeats`: how many of the messages had been applied before.
-    - `gaps`: how many messages came although the preceding message of their producer has not come.
+    - `gaps`: how many messages came before the preceding message of their producer.
     - `due`: the queues with pages that are due sooner now, each with the earliest due time.
     - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
     - `listing`: the queues of hosts whose sitemaps listed something new. `listing_ms`: when that was.
@@ -420,7 +421,7 @@ class CommandRun(Struct, frozen=True):
     - `number`: orders the commands of a partition and is never reused.
     - `sequence`: the sequence of the command's message in the reports stream.
     - `through`: the number of the newest dead letter to which the command applies.
-    - `after`: the progress from which the next chunk continues. 0 for the first chunk.
+    - `after`: the place from which the next chunk continues. 0 for the first chunk.
     """
 
     id: str

@@ -1,7 +1,7 @@
 """Access control: roles, and API keys as they are issued and as they are stored.
 
 A key is `orb_<key id>_<secret>`. The secret has 256 bits from the system's generator. Only SHA-256 of the whole key is
-stored. A slow hash is not needed, because 256 random bits cannot be guessed. It would cost time at every request.
+stored.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ _ORDER: Final = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 class IdentityKind(StrEnum):
     """How a client proves an identity.
 
-    KEY: with a secret API key, and also with the client certificate that is bound to the key, if there is one.
-    CERTIFICATE: with a client certificate alone; there is no secret.
+    KEY: with a secret API key. If a client certificate is bound to the key, the client needs both. CERTIFICATE: with a
+    client certificate alone; there is no secret.
     """
 
     KEY = "key"
@@ -116,6 +116,7 @@ def key_id_of(key: str) -> str | None:
 
 def digest_of(key: str) -> bytes:
     """Return the SHA-256 of an API key, which is stored instead of the key."""
+    # A slow hash would cost time at every request. It is not needed, because 256 random bits cannot be guessed.
     return hashlib.sha256(key.encode()).digest()
 
 

@@ -1,7 +1,8 @@
 """Host policies as operators declare them and the database stores them: the delay, block and slots of a host. No I/O.
 
-A policy applies to every crawl. It can only make the crawler gentler. If the spec, robots.txt or a back-off sets a
-value too, the longer delay, the later end of a block and the fewer slots apply.
+A policy applies to every crawl. It can only make the crawler gentler. The spec, robots.txt
+or a back-off may set a value, too. Then the longest delay, the latest end of a block and the least number of slots
+apply.
 """
 
 import math

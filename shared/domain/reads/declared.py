@@ -27,9 +27,9 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 
 
 class Stamp(NamedTuple):
-    """A value that changes whenever anything that the API shows of a crawl changes.
+    """A value to detect changes of a crawl. While two stamps are equal, the API shows the same of the crawl.
 
-    Two equal stamps mean that nothing shown has changed between them. `version`: as in DeclaredCrawl.
+    `version`: as in DeclaredCrawl.
     """
 
     crawl_id: CrawlId

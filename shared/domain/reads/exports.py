@@ -143,7 +143,7 @@ def link_rows(pages: Iterable[Page], read: ReadLinks, left_out: Callable[[Page, 
     """Yield the outlinks of stored pages as rows of the export `links`.
 
     `read` returns a page's outlinks from the archive. If a record cannot be read, call `left_out` with the page and the
-    error. If `left_out` returns, the page is skipped; it may also raise.
+    error, and skip the page. `left_out` may raise an exception, which ends the iteration.
     """
     for page in pages:
         try:

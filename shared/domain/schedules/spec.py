@@ -36,7 +36,8 @@ class Overlap(StrEnum):
 class CatchUp(StrEnum):
     """What happens to due times that are handled more than `late_s` too late.
 
-    NONE: all of them are missed. LAST: the last of them still fires, unless a later due time fires in time.
+    NONE: all of them are missed. LAST: the last of them still fires. But if the next due time fires already, all of
+    them are missed.
     """
 
     NONE = "none"
@@ -66,8 +67,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. Exactly one of them is set.
     - `cron` is an expression of five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
     - `jitter_s`: each firing is delayed by up to this many seconds.
-    - `late_s`: a due time that is handled later than this many seconds after its firing time is missed. `catch_up` is
-      the exception.
+    - `late_s`: a due time is missed if it is handled more than this many seconds after its firing time. With `catch_up`
+      LAST it may still fire.
     """
 
     verb: Verb

@@ -21,7 +21,7 @@ _ZSTD_WINDOW: Final = 8 * 1024 * 1024
 
 # A block has at least 4 bytes and decodes to at most 128 KiB.
 _ZSTD_STEP: Final = 128
-"""How many bytes of zstd data are given to the library at a time. From so many it decodes at most 4 MiB."""
+"""How many bytes of zstd data are given to the library at a time. They decode to at most 4 MiB."""
 _ZSTD_MAGICS: Final = (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)))
 """The magic numbers of zstd frames (RFC 8878): that of an ordinary frame, and those of skippable frames."""
 _STEP: Final = 64 * 1024
@@ -194,7 +194,7 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the decoded data of all zstd frames. After a frame, bytes without a magic number are ignored.
 
-    Raise _Broken if the data is invalid or ends early. It also ends early if it ends within a magic number.
+    Raise _Broken if the data is invalid, or ends within a frame or a magic number.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()

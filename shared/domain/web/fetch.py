@@ -39,8 +39,8 @@ class Truncation(StrEnum):
 class FetchLimits(Struct, frozen=True):
     """Limits of one request, in seconds and bytes.
 
-    If the body exceeds its limit, or is not complete after `total_s`, it is truncated, and the answer records that. If
-    the head is not complete after `total_s`, or any other limit is exceeded, the fetch fails.
+    If the body exceeds its limit, or is not complete after `total_s`, it is truncated (`Answer.truncated`). If any
+    other limit is exceeded, or the head is not complete after `total_s`, the fetch fails.
     """
 
     connect_s: float = 10.0

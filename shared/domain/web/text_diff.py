@@ -8,8 +8,8 @@ from typing import Final
 from shared.domain.web.page_text import MAX_BYTES, decoded, visible_text
 
 MAX_DIFF_LINES: Final = 1_000
-"""The maximum number of lines of each version that are compared, after equal lines at both ends are skipped
-(`text_diff`)."""
+"""The maximum number of lines of each version that are compared. `text_diff` first skips equal lines at the beginning
+and end of both versions."""
 
 MAX_LINE_CHARS: Final = 10_000
 """How many characters of a line are compared and shown. The rest of a longer line is cut off."""

@@ -5,8 +5,7 @@ A *canonical URL* is the WHATWG serialisation of an absolute http or https URL w
 * The fragment is dropped (it never reaches a server).
 * Percent-encoding is in normal form (RFC 3986 §6.2.2). Escapes of unreserved characters (`A-Z a-z 0-9 - . _ ~`) are
   decoded, the hex digits of all others are upper-case. Escapes of reserved characters are never decoded and raw ones
-  never escaped. A URL with a stray `%` (not followed by two hex digits) keeps its escapes, because decoding next to a
-  stray `%` could make a new escape.
+  never escaped. A URL with a stray `%` (not followed by two hex digits) keeps its escapes.
 
 The WHATWG parser already lower-cases scheme and host, applies IDNA (UTS #46), and writes IPv4 and IPv6 literals in one
 form. It drops the scheme's default port, resolves dot segments (`%2e` too), turns an empty path into `/`, and removes
@@ -18,7 +17,7 @@ slashes, the case of paths, `www.`, http and https, and a host with a trailing d
 These have no canonical form (None):
 
 * other schemes, and URLs that WHATWG rejects;
-* URLs with user or password, since one page could make us present credentials elsewhere;
+* URLs with user or password;
 * hosts that no resolver accepts: a label that is empty, over 63 characters, or with characters other than letters,
   digits, `-` and `_`; names over 253 characters;
 * port 0;
@@ -90,6 +89,7 @@ def canonicalize(url: str, base: str | None = None) -> str | None:
 
 def _parse(url: str, base: str | None) -> tuple[str, str] | None:
     """Return the canonical form of `url`, and the authority (host and port) in it. Return None if it has none."""
+    # `_CANONICAL` matches no URL with user or password: a page could otherwise make the crawler present credentials.
     if len(url) > MAX_URL_CHARS:
         return None
     if (plain := _PLAIN(url)) is not None and len(plain[1]) <= _MAX_NAME:
@@ -110,7 +110,7 @@ def _parse(url: str, base: str | None) -> tuple[str, str] | None:
 
 
 def _normal_escapes(href: str) -> str:
-    if _STRAY_PERCENT(href):
+    if _STRAY_PERCENT(href):  # Decoding next to a stray % could make a new escape.
         return href
     return _ESCAPE.sub(_normal_escape, href)
 
@@ -128,8 +128,8 @@ def _normal_escape(match: re.Match[str]) -> str:
 def with_scheme(text: str) -> str:
     """Return `text`, a URL without a scheme, with the scheme that it most likely has.
 
-    The scheme is http for `localhost` and IP addresses, which seldom have a certificate, if the port is not 443. It is
-    https in all other cases. Text that begins with `-` is a command's option and is returned unchanged. The
+    With the port 443 the scheme is https. With any other port or none, it is http for `localhost` and IP addresses, and
+    https for other hosts. Text that begins with `-` is a command's option and is returned unchanged. The
     result is a valid URL only if the rest of `text` is.
     """
     if text.startswith("-"):
@@ -213,8 +213,8 @@ class _LocatedCache:
     """A cache of resolved links, by the directory of their base URL and then by the reference as written.
 
     It has two generations of about `LOCATED_CACHE` entries each: the present one and the one before. New entries go to
-    the present generation. If a directory is used again, its entries move there, too. When the present generation is
-    full, a new one begins, and the one before it is the only other that is kept.
+    the present generation. If a directory is used again, its entries move to the present generation. When that is full,
+    a new generation begins, and all but the one before it are dropped.
 
     Threads may use the cache concurrently; at worst a few entries are lost.
     """
