@@ -70,8 +70,7 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
     - `refresh_ms`: end when every page that was due at this time (Unix ms) is fetched. 0: keep fetching pages again.
     - `unblock`: at the start, end the blocks of all hosts, and make URLs that wait for a retry due.
-    - `renewed`: the folder was emptied a moment ago. Each host first waits for its delay, as the earlier crawl may just
-      have sent it a request.
+    - `renewed`: the folder was emptied a moment ago. So the first request to each host also waits for the host's delay.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1
@@ -140,10 +139,10 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
       API.
     - `key_reads`, `key_writes`, `key_bulk`: requests per second of one API key, for each class of route. 0: no limit.
     - `wrong_keys`: requests with a wrong key per minute from one address. 0: no limit.
-    - `pool_visits`: visits that all workers of a pool together may have in progress. `pool_workers`: the number of
-      workers of a pool that may wait for visits.
-    - `reports_per_partition`: reports of one kind that NATS stores for a partition. `robots_bytes`: the size of stored
-      robots.txt files in NATS.
+    - `pool_visits`: the number of visits that all workers of a pool together may have in progress.
+    - `pool_workers`: the number of workers of a pool that may wait for visits.
+    - `reports_per_partition`: the largest number of reports of one kind that NATS stores for a partition.
+    - `robots_bytes`: the largest total size of robots.txt files in NATS.
     - `database_bytes`: the size at which a PostgreSQL database counts as full. 0: no bound.
     - `database_writers`, `database_readers`: the numbers of connections to PostgreSQL for writing and reading.
     - `reports_bytes`: the size of all reports in NATS. 0: no bound.

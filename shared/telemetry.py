@@ -42,8 +42,8 @@ _threshold = _Threshold(logging.INFO)
 class LogStream:
     """A stream for log lines that never raises, even on a full disk or a closed pipe.
 
-    It counts the lines whose write failed. Before the next line that can be written, it writes a line
-    `log_lines.delayed` with this count as `lines`. The failed lines may still appear late, or are lost.
+    It counts the lines whose write failed. These lines may appear late, or are lost. When writing works again, it first
+    writes a line `log_lines.delayed` with the count as `lines`.
     """
 
     def __init__(self, stream: TextIO, rendered: Callable[[Any, str, Any], Any]) -> None:

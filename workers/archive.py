@@ -1,7 +1,7 @@
 """The worker's archive: pages appended to WARC files (segments), made durable in groups.
 
 `append` copies a page's records to memory and returns their location in the file. Only `sync` makes them durable, and
-an outcome may be reported only after that. Callers of `sync` that arrive while one is running share the next one.
+an outcome may be reported only after that. Callers that arrive during a `sync` wait for the next one and share it.
 
 If the archive's disk is full, `sync` raises ArchiveFull in every caller that waits. Nothing is lost: appended pages
 keep their locations and are written by the next attempt. Once the buffer is full too, `append` raises.
@@ -186,9 +186,9 @@ class SegmentWriter:
     async def sync(self) -> None:
         """Wait until every page that was appended before the call is durable.
 
-        Raise ArchiveFull or ArchiveUnavailable if the write fails. Pages that the caller appended since its last
-        successful `sync` then count as not durable. If a caller is cancelled, the write continues for the other
-        callers.
+        Raise ArchiveFull or ArchiveUnavailable if the write fails. In that case the caller must treat all
+        pages since its last successful `sync` as not durable. If a caller is cancelled, the write continues for the
+        other callers.
         """
         goal = self._placed
         while self._durable < goal:

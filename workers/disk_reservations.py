@@ -25,7 +25,7 @@ RECORD_BYTES: Final = 256 << 10
 
 _LOOK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
-"""The longest wait of a visit for disk space, in seconds, while this process has no reservation that it could release.
+"""The longest wait of a visit for disk space, in seconds, if no other visit of this process has a reservation.
 
 Meanwhile the pressure monitor detects the full disk, and the worker takes no further visits.
 """
@@ -56,7 +56,7 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The result contains the space for one more answer of the largest size as `claimed`.
+        The field `claimed` of the result is the space for one more answer of the largest size.
         """
         if self._gauge is None:
             return None
@@ -121,7 +121,7 @@ class DiskReservations:
         return True
 
     def _need(self, size: int) -> int:
-        """Return the bytes to reserve: `size`, but at most a quarter of the disk, so that a small disk is usable."""
+        """Return the bytes to reserve: `size`, but at most a quarter of the disk."""
         return size if self._level is None else min(size, self._level.capacity // 4)
 
 

@@ -21,7 +21,10 @@ LAST_REPORTS_S: Final = 10.0
 """How many seconds a visit may still report results after it was stopped. After that it is cancelled."""
 
 SILENT_S: Final = 5.0
-"""The broker is silent if it has not answered for this many seconds, nor the last `_UNANSWERED` requests.
+"""The broker is silent if both are true:
+
+- It has not answered for this many seconds.
+- The last `_UNANSWERED` requests had no answer.
 
 A reply with an error counts as no answer. Visits are cancelled while the broker is silent.
 """
@@ -34,7 +37,7 @@ A loaded broker may take SILENT_S seconds to answer one request.
 
 _ASK_S: Final = 0.5
 _PROBE: Final = "probe"
-"""The key that a probe reads from the bucket of robots.txt files. It has no record.
+"""The key that a probe reads from the bucket of robots.txt files. The bucket has no record with this key.
 
 A worker has no permission to read anything else from the broker."""
 

@@ -3,9 +3,9 @@
 from typing import Final
 
 MARGIN_S: Final = 1.5
-"""The margin: the seconds at the end of a grant in which no request starts.
+"""The usual margin of a grant: the seconds at its end in which no request starts.
 
-For a long grant, the margin is 5 % of its time. It is at most half of the grant's time.
+A long grant has a longer margin, and a very short grant has a shorter one (`Grant.extend`).
 """
 
 _MARGIN_PART: Final = 0.05

@@ -326,7 +326,7 @@ def _fetchers(
 ) -> Callable[[EgressRules], CurlFetcher]:
     """Return a function that opens a fetcher under a crawl's egress rules.
 
-    In a cluster the crawl reaches only what the operator's rules (`--allow-net`) allow too.
+    In a cluster, a spec's `egress.allow` opens only networks that `--allow-net` contains as well.
     """
 
     def open_fetcher(rules: EgressRules) -> CurlFetcher:

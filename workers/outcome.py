@@ -63,8 +63,8 @@ def answered(
 def _left_out(reading: PageReading) -> list[LeftOut]:
     """Return the number and example URLs of left-out links, one entry for each reason.
 
-    If the archive's list of the page's links is incomplete, add an entry with the reason UNLISTED: the number of links
-    that the list lacks. It is not added if there is no other entry.
+    If there are such entries and the archive's list of the page's links is incomplete, add an entry UNLISTED. Its
+    number is the number of links that the list lacks.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

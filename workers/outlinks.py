@@ -26,7 +26,7 @@ MAX_OUTLINKS_BYTES: Final = 2 << 20
 """The maximum total length, in characters, of the URLs in a page's metadata record. URLs beyond it are only counted."""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
-"""Matches a reference that is relative to the directory of the base URL.
+"""Matches a reference that is relative to the directory of the base URL, such as `a/b.html`.
 
 If the base URL is too long, such a reference counts as too long as well, and is not resolved.
 """
@@ -38,7 +38,7 @@ MAX_EXAMPLES_SENT: Final = 100
 
 
 Reference = tuple[str, str | None] | tuple[str, str | None, int]
-"""The text of a reference as written, its base URL, and for an entry of a sitemap or feed `lastmod` (Unix seconds)."""
+"""The text of a reference as written and its base URL. An entry of a sitemap or feed also has `lastmod` (Unix s)."""
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):

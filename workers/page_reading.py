@@ -55,8 +55,8 @@ REDIRECTS: Final = frozenset((300, 301, 302, 303, 307, 308))
 
 # With a limit of 128 KiB, the threads used a tenth of a worker's CPU in a crawl of documentation.
 READ_ON_LOOP: Final = 384 << 10
-"""A body is read in a thread if its size in bytes, times the cost of the scope's patterns (`CompiledScope.weight`), is
-larger than this. As measured, a body of this size blocks the event loop for at most 190 ms.
+"""A body is read in a thread if `size * CompiledScope.weight` exceeds this (bytes). `weight` is the cost of the scope's
+patterns. As measured, a body of this size blocks the event loop for at most 190 ms.
 """
 
 _SNIFFED: Final = {
@@ -325,10 +325,10 @@ def listing_judge(crawl: VisitCrawl, page: Location, depth: int, *, hops: int) -
 
 
 def _with_link_field(parsed: ParsedPage, value: str, page_url: str, max_count: int) -> ParsedPage:
-    """Return the page with the links of its Link header `value` added, so that it has at most `max_count` links.
+    """Return the page with the links of its Link header `value` added, up to `max_count` links in all.
 
     Relative links in the header are resolved against `page_url`, not against the page's base element (RFC 8288 §3.1).
-    If the page names a canonical link, that of the header is ignored.
+    If the page itself names a canonical link, a canonical link in the header is ignored.
     """
     canonical = next(field_links(value, _CANONICAL), None) if parsed.canonical is None else None
     if canonical is not None:

@@ -69,7 +69,7 @@ class Place:
 class Requests:
     """The `max_requests` request slots of one worker process. `now` returns monotonic seconds.
 
-    `on_capacity` is called when `saturated` ends: fewer visits wait for a slot than there are slots.
+    `on_capacity` is called when `saturated` becomes False: fewer visits wait for a slot than there are slots.
     """
 
     def __init__(self, max_requests: int, now: Callable[[], float]) -> None:
@@ -141,8 +141,8 @@ class Requests:
     def _serve(self) -> None:
         """Remove the first crawl from the heap, and grant a slot to the crawl's visit that has waited longest.
 
-        Grant no slot if the crawl's virtual time has grown since it was put into the heap. Put the crawl into the heap
-        again if visits of it still wait.
+        If the crawl's virtual time has grown while it was in the heap, grant no slot. In both cases, put the crawl back
+        into the heap if it still has waiting visits.
         """
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False

@@ -243,7 +243,7 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Record that `origin` may get no robots.txt request by a redirect for the next `delay_s` seconds."""
+        """Forbid requests to `origin` that follow a redirect of a robots.txt, for the next `delay_s` seconds."""
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}
@@ -251,8 +251,8 @@ class RobotsCache:
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
         """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested: it is not cached, or is old enough to be renewed. `asked_ms` (Unix ms):
-        when the caller began to wait. A failure from before that time is not returned.
+        Return None if it must be requested: it is not cached, or is old enough to be renewed. A cached failure is
+        returned only if it is not older than `asked_ms` (Unix ms), the time at which the caller began to wait.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -426,9 +426,9 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record with a lifetime longer than the crawl delay of its rules, given as `robots`.
+    """Return the record, with its lifetime extended if a visit could wait longer for the crawl delay.
 
-    So the record does not expire while a visit waits for the delay. A longer lifetime is not shortened.
+    `robots`: the rules of the record, parsed for `token`. They contain the crawl delay.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -57,7 +57,7 @@ VISIT_S: Final = 30.0
 """The longest time of a visit, in seconds: from when its first request may be sent to the start of its last one."""
 
 PATIENCE_S: Final = 5.0
-"""The longest wait in seconds of a visit after its first request. Before a longer wait it hands back its URLs."""
+"""The longest wait of a visit between two requests, in seconds. Instead of a longer wait, it hands back its URLs."""
 
 _EXTEND_RETRY_S: Final = 0.5
 
@@ -133,7 +133,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report the fetched URLs and the end of the grant if `run` raised. The caller must nak the message."""
+        """Report the fetched URLs and the end of the grant. Call this only if `run` raised, and nak the message."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 
@@ -207,7 +207,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Use the extended grant's delay if it is longer. If it is too long or `stop` is set, send no more requests."""
+        """Use the grant's new delay if it is longer. If that is too long or `stop` is set, send no more requests."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -327,7 +327,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. Return False, to end the visit, if the shard was made without a delay."""
+        """Use the longer delay `delay_s`. If the shard was made without a delay, return False: the visit must end."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s

@@ -147,7 +147,7 @@ class Schedules(Protocol):
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
         """Apply the verb of a queued effect to its crawl. Return what changed in the schedule's history.
 
-        The result contains the firing if its outcome over all its crawls has changed, else no firing. Return None, and
+        The result contains the firing only if the outcome of the whole firing has changed. Return None, and
         write nothing, if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
         """
 

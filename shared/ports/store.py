@@ -5,8 +5,8 @@ nothing if either has changed.
 
 Errors:
 - OwnershipLost: another owner or transaction has written after the fence was read. Nothing was written.
-- Transient: the database was away, or busy beyond its limits. Nothing was written, or the answer was lost. An owner
-  must claim and load its partition again.
+- Transient: the database was away, or busy beyond its limits. The caller cannot know whether the rows were written. An
+  owner must claim and load its partition again.
 - Permanent: the database will never accept the written rows.
 - ResourceFull: the disk is full. Nothing was written.
 - Unusable: the tables are not those of this software.
@@ -143,7 +143,7 @@ class Store(Protocol):
     async def scope_revision(self, crawl_id: CrawlId) -> Revision:
         """Return the revision since which the crawl's spec has had its present scope.
 
-        A revision that allowed fewer pages of a host than the present one counts as having another scope.
+        Raising the limit of pages for a host counts as a change of the scope.
         """
 
     async def widened_revision(self, crawl_id: CrawlId) -> Revision | None:
@@ -201,8 +201,8 @@ class Store(Protocol):
     async def report_holds(self) -> Mapping[str, int]:
         """Return the holds: while a hold exists, owners do not purge reports. A backup, for example, creates one.
 
-        The result maps the name of the holder to a number that a live holder raises every few seconds. It includes
-        everything committed before the call.
+        The result maps the name of the holder to a number that a live holder raises every few seconds. Holds that were
+        committed before the call are always included.
         """
 
     async def advance_crawl(
@@ -296,8 +296,8 @@ class Store(Protocol):
         - `marks`: the number of each crawl's newest command in progress. It is stored in the rows that the batch
           writes, so that this command and earlier ones skip them.
         - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
-        - `signs`: for each crawl that fetches pages again, the rules by which dates in sitemaps and feeds change the
-          due times of pages. None: the crawl does not use these dates.
+        - `signs`: by crawl, the rules by which dates in sitemaps and feeds change the due times of pages. None: the
+          crawl does not use these dates. Crawls that fetch each page once are left out.
         """
 
     async def accept_command(
@@ -333,7 +333,7 @@ class Store(Protocol):
 
         - `sent`: the numbers of dead letters that REPLAY deletes. Publish their messages (`message_letters`) before the
           call.
-        - `upto`: the greatest number of a dead letter whose URL REPLAY queues.
+        - `upto`: REPLAY queues the URLs of dead letters with numbers up to this one.
         - `exclusions`: the exclusions in force now. EXCLUDE excludes the URLs that they cover.
         - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted.
         - `found`: the result of reading the chunk's pages (`readable_pages`), which REDISCOVER stores. None: the crawl
@@ -353,7 +353,7 @@ class Store(Protocol):
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
         """Return the crawls in `crawl_ids` that have a command in progress in any partition.
 
-        The result includes everything committed before the call.
+        Commands that were committed before the call are always seen.
         """
 
     async def message_letters(self, command: CommandRun, max_count: int) -> Sequence[MessageDeadLetter]:

@@ -41,8 +41,8 @@ def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
 class PressureMonitor:
     """Reads the gauges of a member's resources, stores the results in `shortages`, and logs changes of pressure.
 
-    - `marks` returns the present watermarks: the fill levels at which pressure starts and ends. Those of memory are
-      fixed.
+    - `marks` returns the present watermarks: the fill levels at which pressure starts and ends. Memory
+      has fixed watermarks instead.
     - `on_change` is called with `shortages`, and with the resource whose pressure started or ended. It must not block
       or raise.
     - `every_s`: the seconds between two checks.

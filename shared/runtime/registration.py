@@ -35,9 +35,9 @@ class Registration:
         self._changed.set()
 
     def left_s(self, now: float) -> float:
-        """Return for how many more seconds other members regard this one as alive, even if its session is not renewed.
+        """Return the seconds for which other members still regard this one as alive, without a further renewal.
 
-        Return 0 if it has no live session. `now` is the present time of `Clock.elapsed`.
+        Return 0 if there is no live session. `now` is the present time of `Clock.elapsed`.
         """
         session = self._session
         return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0
@@ -45,8 +45,9 @@ class Registration:
     async def run(self, attached: Callable[[Session], Awaitable[None]] | None = None) -> None:
         """Keep a session open and the key registered, until cancelled.
 
-        `attached` runs once in each session, after the key is registered. It is cancelled when the session is lost, and
-        the next session is opened when it has ended. Raise Unusable if the coordinator refuses this client.
+        `attached` runs once in each session, after the key is registered. If the session is lost, `attached` is
+        cancelled. The next session is opened after `attached` has ended. Raise Unusable if the coordinator refuses this
+        client.
         """
         while True:
             try:

@@ -25,15 +25,16 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""A member whose event loop is blocked for STALLED_S + DEAD_S seconds kills itself (SIGKILL).
+"""When its event loop is blocked for STALLED_S seconds, a member logs where.
 
-After STALLED_S seconds it logs where the loop is blocked.
+When the loop is blocked for DEAD_S more seconds, the member kills itself (SIGKILL).
 """
 
 _LAST: Final = 16
-"""The number of the signal that the watchdog's first timer sends (SIGSTKFLT), and the seconds of its second timer.
+"""The signal that the watchdog's first timer sends (16 is SIGSTKFLT). Also the seconds of its second timer.
 
-The two are equal. The handler of the signal is the C function alarm(seconds), which is called with the signal's number.
+The handler of the signal is the C function alarm(seconds). It is called with the signal's number, so it starts a second
+timer of 16 seconds.
 """
 
 _EVERY_S: Final = 1.0
@@ -135,7 +136,7 @@ class Watchdog:
 def _dumping_at(number: int) -> Iterator[None]:
     """Within the `with` block, write the stacks of all threads to stderr when the signal `number` arrives.
 
-    The handler of the signal runs after that. Stderr is opened a second time in non-blocking mode, so that a full pipe
+    The signal's own handler runs afterwards. Stderr is opened a second time in non-blocking mode, so that a full pipe
     does not delay the handler. If stderr cannot be opened, as for a socket, nothing is written.
     """
     try:

@@ -36,8 +36,8 @@ ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""A program that asks the kernel to kill it when its parent dies (1 is PR_SET_PDEATHSIG), then runs the command. Code
-between fork and exec could do the same, but is not safe in a process with threads."""
+"""A program that asks the kernel to kill it when its parent dies (1 is PR_SET_PDEATHSIG), then runs the command."""
+# Code between fork and exec could do the same, but is not safe in a process with threads.
 
 
 class Tasks:
@@ -138,8 +138,8 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 def dying_with(parent: int) -> list[str]:
     """Return words to put before a command, so that the kernel kills the command when the process `parent` dies.
 
-    Start the command in a thread that lives as long as the process: the kernel kills it when that *thread* ends. The
-    result is empty on systems other than Linux.
+    Start the command in a thread that lives as long as the process. The kernel kills the command when the *thread* that
+    started it ends. The result is empty on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return []

@@ -22,7 +22,7 @@ from shared.wire.messages import Malformed, decoder
 ITEMS: Final = "ITEMS"
 EVERY_ITEM: Final = "items.*"
 MAX_BYTES: Final = 512 * 1024
-"""The maximum size in bytes of a message of several pages. The spec's bounds keep one page's items below it."""
+"""The maximum size in bytes of a message of several pages. A larger page gets a message of its own."""
 
 _PAGE: Final = re.compile(r"([0-9]{1,19})-([0-9a-f]{32})")
 _FETCH: Final = re.compile(r"([0-9]{1,19})-([0-9]{1,9})")

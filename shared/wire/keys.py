@@ -146,7 +146,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The owner of a partition. It is written only to assign an owner, and each write begins a new term.
 
     The term is (epoch, the coordinator's revision of the record). `started_at_ms` is when the owner's process started.
-    If a process with the same id starts later, it is not the owner.
+    A process with the same id that started later is not the owner.
     """
 
     owner: str

@@ -149,9 +149,9 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `end`: a shared.domain.frontier.states.UrlEnd value; `status`: the HTTP status, or 0.
     - `reason`: a failure kind, an exclusion reason, or empty.
     - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
-    - `links`: the number of outlinks in scope or within `scope.extra_hops`. `found`: the number of all outlinks, or -1.
-    - `left_out`: how many outlinks each reason excluded. `retry_after_ms`: the wait that the server requested (-1:
-      none).
+    - `links`: the number of outlinks in scope or within `scope.extra_hops`.
+    - `found`: the number of all outlinks (-1: unknown). `left_out`: how many outlinks each reason excluded.
+    - `retry_after_ms`: the wait that the server requested (-1: none).
     - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
     - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
       value, `decoded` if the decompressed body exceeds its limit, or `undecodable` if decompression failed.

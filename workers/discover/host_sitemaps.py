@@ -23,9 +23,9 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""The number of redirects (`hops`) with which a sitemap is reported. No redirect led to it.
+"""The value of `hops` with which a sitemap is reported.
 
-A URL with 0 hops and depth 0 would count as a seed.
+It is not 0, because a URL with 0 hops and depth 0 counts as a seed.
 """
 
 

@@ -177,7 +177,7 @@ _AMPERSAND: Final = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-
 _MARKER: Final = 16
 """The maximum length, in characters, of markup that must not be split between two pieces of text.
 
-Such markup is a character reference, such as `&#xE9;`, and the opening or closing marker of a CDATA section."""
+Such markup is a character reference (`&#xE9;`), `<![CDATA[` or `]]>`."""
 
 
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:

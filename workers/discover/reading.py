@@ -34,7 +34,7 @@ LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""How far a date (`lastmod`) may lie before the previous fetch of its sitemap and still count as new, in seconds.
+"""A date (`lastmod`) counts as new if it is later than this many seconds before its sitemap's previous fetch.
 
 When the sitemap is read again, entries with a new date are reported again.
 """
@@ -109,8 +109,8 @@ class _ListingReading:
     """Reads one answer as a sitemap or feed.
 
     - `named`: by origin, whether its robots.txt names the file.
-    - `unknown`: after `read`, the origins on which entries depend and that are missing in `named`. If there are any,
-      the caller must add them to `named` and read the answer again with a new object.
+    - `unknown`: after `read`, the origins that `read` needed and did not find in `named`. If there are any, the caller
+      must add them to `named` and read the answer again with a new object.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ _FIELDS: Final = {
     Listing.RSS: ("link", "pubDate"),
     Listing.ATOM: ("link", "updated"),
 }
-"""The fields of an item that have its URL and its date."""
+"""For each form, the names of an entry's child elements that have its URL and its date."""
 
 
 class XmlListing:

@@ -26,10 +26,9 @@ _LENGTH: Final = 4
 _OUT_OF_MEMORY: Final = 77
 _TRIES: Final = 3
 _PATIENCE: Final = 30
-"""The factor by which the limit of wall-clock time for a page exceeds its limit of CPU time. The machine may be busy.
+"""The limit of wall-clock time for a page is `_PATIENCE` times its limit of CPU time, and at least `_PATIENCE` seconds.
 
-The limit of wall-clock time is at least _PATIENCE seconds. After that the process is ended, and the page is tried
-again.
+After that the process is ended, and the page is tried again.
 """
 
 _extraction: Final = msgspec.msgpack.Decoder(Extraction)

@@ -93,14 +93,14 @@ class CurlFetcher:
       probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
       concurrently. Further calls wait. Their time limits do not include this wait.
-    - `first_byte_s` counts from the start of the fetch and includes connecting. If `header_bytes` is above 300 KiB,
-      libcurl's own limit applies. libcurl accepts no header line over 100 KiB.
+    - `first_byte_s` includes the time to connect. If `header_bytes` is above 300 KiB, libcurl's own limit applies.
+      libcurl accepts no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
       of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's
       credentials.
-    - `Names` resolves the names of targets, and libcurl those of proxies. A look-up takes at most `connect_s`. The
-      other time limits count from its end.
+    - `Names` resolves the names of targets, and libcurl those of proxies. A look-up takes at most `connect_s`. All
+      other time limits count from the end of the look-up.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.

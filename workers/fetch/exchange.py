@@ -56,8 +56,8 @@ _CURL_HEADER_BYTES: Final = 300 * 1024
 _SUPPRESS_CONNECT_HEADERS: Final = 265
 """CURLOPT_SUPPRESS_CONNECT_HEADERS, which pycurl does not name."""
 DRAINED_BYTES: Final = 16 * 1024
-"""An unwanted body of at most this size is received and dropped, so that its connection can be reused. The connection
-of a longer body is closed."""
+"""An unwanted body of at most this size is received and dropped, so that its connection can be reused. For a
+longer body, the connection is closed."""
 
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
@@ -275,7 +275,7 @@ class CurlExchange:
     def _on_request(self, address: str, *_: object) -> int:
         """Return PREREQFUNC_OK to send the request. Return PREREQFUNC_ABORT if an exclusion covers the address by now.
 
-        Also return PREREQFUNC_ABORT for a second request of the same fetch. It would not wait for the host's delay.
+        Also return PREREQFUNC_ABORT if libcurl sends a second request, which would not wait for the host's delay.
         """
         if self._covered(address):
             self.cut = Cut.EXCLUDED

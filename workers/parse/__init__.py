@@ -1,4 +1,4 @@
 """Turns the bytes of a response into links: finds the charset, scans the document, reads its references.
 
-All functions are pure. They raise for no content of a response.
+All functions are pure. They never raise, whatever the response contains.
 """

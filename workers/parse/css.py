@@ -1,7 +1,7 @@
 """Finds the URLs that a stylesheet loads: those of `url()` and of `@import`, by the tokens of CSS Syntax Level 3.
 
 The tokens are those of https://www.w3.org/TR/css-syntax-3/#tokenization: comments, strings, escapes, `url(` without
-quotes. A URL in `@namespace` is only a name, so it is left out. The functions take linear time and raise for no text.
+quotes. A URL in `@namespace` is only a name, so it is left out. The functions take linear time and never raise.
 """
 
 import re

@@ -108,7 +108,7 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "orb", xml: bool = False) -> ParsedPage:
     """Return the links and metadata of an HTML page in the Python codec `charset`.
 
-    The function takes linear time, and no content makes it raise.
+    The function takes linear time and never raises.
 
     - `options`: the limit of links, and whether images are links.
     - `product`: the crawler's product token in lower case. A meta element with this name has robots directives.
@@ -193,10 +193,8 @@ def _escaped(encoding: str, match: re.Match[str]) -> str:
 
 
 def _texts(hrefs: list[bytes], charset: str) -> list[str]:
-    """Return attribute values as text.
-
-    No value contains NUL. UTF-8 values are decoded all at once, joined by NUL.
-    """
+    """Return attribute values as text. The values must not contain NUL."""
+    # UTF-8 values are decoded all at once, joined by NUL.
     # An invalid sequence cannot extend beyond a NUL, so it spoils one value only.
     if charset == "utf-8" and hrefs:
         return attribute_text(b"\0".join(hrefs), charset, separator="\0").split("\0")

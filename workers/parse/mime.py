@@ -76,7 +76,7 @@ class ContentType(NamedTuple):
 def parse_content_type(value: str | None) -> ContentType:
     """Return the type and charset of a Content-Type header. If there are several headers, `value` joins them by commas.
 
-    No value makes it raise.
+    Never raises.
     """
     declared = ContentType()
     for part in _VALUES.findall(value or ""):

@@ -15,7 +15,7 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
     """Return the value of an attribute as text: decoded from `codec`, character references resolved, line ends LF.
 
-    Invalid bytes become U+FFFD. `separator` replaces each NUL. Pass NUL if `raw` has several values, joined by NUL.
+    Invalid bytes become U+FFFD. `separator` replaces each NUL. Pass NUL to keep each NUL.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:
@@ -26,7 +26,7 @@ def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
 
 
 def plain_text(raw: bytes, codec: str) -> str:
-    """Return the text of an element, decoded from `codec`, with character references resolved by the rules for text."""
+    """Return the text of an element, decoded from `codec`, with its character references resolved."""
     return _REFERENCE.sub(_in_text, raw.decode(codec, "replace")).replace("\0", "\ufffd")
 
 

@@ -101,7 +101,7 @@ def _references(html: bytes, charset: str, encoding: str | None) -> Iterator[str
 
 
 def _of_element(name: bytes, attributes: Mapping[bytes, bytes], charset: str) -> Iterator[str]:
-    """Yield the URLs in the attributes of an element that name requisites, apart from those in CSS."""
+    """Yield the URLs of requisites in an element's attributes, apart from those in CSS."""
     wanted = _URLS.get(name, ())
     keys = (*wanted, b"rel", *_SETS)
     values = {key: attribute_text(attributes[key], charset) for key in keys if key in attributes}
