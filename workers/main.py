@@ -45,6 +45,7 @@ from workers.drain import cut_short
 from workers.extract.extractor import Extractor
 from workers.fetch.curl import CurlFetcher
 from workers.fetch.egress import EgressRules
+from workers.fetch.names import Names
 from workers.known_links import KnownLinks
 from workers.metrics import WorkerMetrics
 from workers.metrics_server import exposing
@@ -329,10 +330,12 @@ def _fetchers(
     In a cluster, a spec's `egress.allow` opens only networks that `--allow-net` contains as well.
     """
 
+    names = Names()
+
     def open_fetcher(rules: EgressRules) -> CurlFetcher:
         if place is not None and isinstance(settings, ClusterWorkerSettings):
             rules = replace(rules, bound=settings.allow_net.networks, closed=place.closed)
-        return CurlFetcher(rules, max_connections=connections)
+        return CurlFetcher(rules, max_connections=connections, names=names)
 
     return open_fetcher
 

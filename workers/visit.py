@@ -283,6 +283,8 @@ class Visit:
             if self._ctx.crawls.excluded(entry.url):
                 self._deny(key, OWNER)
                 return None
+            if self._report.quiet_since is None:
+                await crawl.look_up(entry.url)  # before the wait, since a request is sent immediately after it
             if crawl.obeys_robots(self._shard.host):
                 robots = await self._robots_of(entry.url, crawl)
                 if robots is None or isinstance(robots.policy, Unreachable):

@@ -72,6 +72,10 @@ class VisitCrawl(Struct, frozen=True, eq=False):
         """Return the delay in seconds between requests to `host` that the spec sets."""
         return self.host_specs.of(host).politeness.delay_s
 
+    async def look_up(self, url: str) -> None:
+        """Find the addresses of the URL's host, so that the request after the wait for the host's delay need not."""
+        await self.fetcher.look_up(url, limit_s=self.limits.connect_s, proxy=self.spec.fetch.proxy)
+
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:
         """Return the request for a URL of a shard.
 

@@ -237,7 +237,7 @@ def _query(resource: ResourceKind, arguments: argparse.Namespace) -> Query:
         if arguments.names:
             raise Usage(f"--{name} cannot be combined with names.")
     if arguments.label is not None:
-        labels_given(arguments.label, "-l")  # The API would use the last value of a repeated label.
+        labels_given(arguments.label, "-l")
     if arguments.crawl is not None:
         if arguments.names and resource.belongs is Belongs.TO_CLUSTER_OR_CRAWL:
             raise Usage("--crawl cannot be combined with names.")

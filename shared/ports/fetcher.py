@@ -17,6 +17,13 @@ class Fetcher(Protocol):
     - Any behavior of the server leads to a returned value. An exception is a defect of the crawler.
     """
 
+    async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
+        """Find the addresses of the URL's host if they are not known, so that a `fetch` soon after need not wait.
+
+        The look-up of a name may wait for others. After that it ends within `limit_s`. If it fails, `fetch` returns the
+        failure. Do nothing if the proxy of the request looks up the name.
+        """
+
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed: ...
 
     async def close(self) -> None: ...

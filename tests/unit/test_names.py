@@ -31,6 +31,11 @@ class Resolver:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
 
 
+async def ended(names: Names) -> None:
+    """Wait for the end of all look-ups."""
+    await asyncio.gather(*(look_up.result for look_up in names._under_way.values()))
+
+
 def test_addresses_of_a_name_are_kept_in_order_and_asked_for_once() -> None:
     async def main() -> None:
         resolver = Resolver()
@@ -42,13 +47,17 @@ def test_addresses_of_a_name_are_kept_in_order_and_asked_for_once() -> None:
     run(main())
 
 
-def test_name_without_an_address_says_why_and_is_asked_again() -> None:
+def test_failed_look_up_says_why_and_is_repeated_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         resolver = Resolver()
         names = Names(resolver)
         for _ in range(2):
             with pytest.raises(NotResolved, match="Name or service not known"):
                 await names.addresses("unknown.example", 5)
+        assert resolver.asked == ["unknown.example"]
+        monkeypatch.setattr(module, "FAILED_S", 0.0)
+        with pytest.raises(NotResolved, match="Name or service not known"):
+            await names.addresses("unknown.example", 5)
         assert resolver.asked == ["unknown.example"] * 2
 
     run(main())
@@ -62,34 +71,61 @@ def test_silent_name_ends_at_its_limit_and_delays_no_other() -> None:
         await asyncio.sleep(0)
         assert await names.addresses("a.example", 5) == ("192.0.2.1", "fe80::1")
         assert not any(task.done() for task in silent)
-        ended = await asyncio.gather(*silent, return_exceptions=True)
-        assert {str(each) for each in ended} == {"no answer within 0.5 s"}
+        failures = await asyncio.gather(*silent, return_exceptions=True)
+        assert {str(each) for each in failures} == {"no answer within 0.5 s"}
+        with pytest.raises(NotResolved, match="no answer within"):
+            await names.addresses("silent0.example", 60)
         resolver.answering.set()
+        await ended(names)
         assert await names.addresses("silent0.example", 5) == ("192.0.2.1", "fe80::1")
         assert resolver.asked.count("silent0.example") == 1
 
     run(main())
 
 
-def test_earlier_addresses_serve_while_name_servers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_S", 0.0)
+def test_known_addresses_serve_while_name_servers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
 
     async def main() -> None:
         resolver = Resolver()
         names = Names(resolver)
-        for _ in range(3):
+        for asked in range(1, 4):
             assert await names.addresses("failing.example", 5) == ("192.0.2.1", "fe80::1")
-        assert resolver.asked == ["failing.example"] * 3
+            await ended(names)
+            assert len(resolver.asked) == asked
+        monkeypatch.setattr(module, "USABLE_S", 0.0)
+        with pytest.raises(NotResolved, match="Temporary failure"):
+            await names.addresses("failing.example", 5)
 
     run(main())
 
 
-def test_earlier_addresses_of_a_name_that_is_gone_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEPT_S", 0.0)
+def test_known_addresses_serve_while_a_silent_look_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
+
+    async def main() -> None:
+        resolver = Resolver()
+        resolver.answering.set()
+        names = Names(resolver)
+        await names.addresses("silent.example", 5)
+        resolver.answering.clear()
+        for _ in range(3):
+            assert await names.addresses("silent.example", 0.01) == ("192.0.2.1", "fe80::1")
+        resolver.answering.set()
+        await ended(names)
+        assert resolver.asked == ["silent.example"] * 2
+
+    run(main())
+
+
+def test_known_addresses_of_a_name_that_is_gone_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRESH_S", 0.0)
 
     async def main() -> None:
         names = Names(Resolver())
-        assert await names.addresses("leaving.example", 5) == ("192.0.2.1", "fe80::1")
+        for _ in range(2):
+            assert await names.addresses("leaving.example", 5) == ("192.0.2.1", "fe80::1")
+        await ended(names)
         with pytest.raises(NotResolved, match="not known"):
             await names.addresses("leaving.example", 5)
 
@@ -104,12 +140,38 @@ def test_look_up_beyond_the_bound_waits_without_a_time_limit(monkeypatch: pytest
         names = Names(resolver)
         with pytest.raises(NotResolved):
             await names.addresses("silent.example", 0.01)
-        waiting = asyncio.create_task(names.addresses("a.example", 0.05))
+        waiting = [asyncio.create_task(names.addresses("a.example", 5)) for _ in range(3)]
         await asyncio.sleep(0.2)
-        assert not waiting.done()
+        assert not any(task.done() for task in waiting)
         assert resolver.asked == ["silent.example"]
         resolver.answering.set()
-        assert await waiting == ("192.0.2.1", "fe80::1")
+        assert await asyncio.gather(*waiting) == [("192.0.2.1", "fe80::1")] * 3
+        assert resolver.asked == ["silent.example", "a.example"]
+
+    run(main())
+
+
+def test_look_ups_wait_while_the_system_refuses_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        resolver = Resolver()
+        names = Names(resolver)
+        silent = asyncio.create_task(names.addresses("silent.example", 5))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(threading, "Thread", Refused)
+        waiting = asyncio.create_task(names.addresses("a.example", 5))
+        await asyncio.sleep(0)
+        monkeypatch.undo()
+        resolver.answering.set()
+        assert [await silent, await waiting] == [("192.0.2.1", "fe80::1")] * 2
+        monkeypatch.setattr(threading, "Thread", Refused)
+        with pytest.raises(OSError, match="no thread"):
+            await names.addresses("b.example", 5)
+        monkeypatch.undo()
+        assert await names.addresses("b.example", 5) == ("192.0.2.1", "fe80::1")
 
     run(main())
 

@@ -23,6 +23,9 @@ class Noted:
     def __init__(self, web: "Web", rules: EgressRules) -> None:
         self.web, self.rules, self.at = web, rules, 0
 
+    async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
+        assert self in self.web.open, "it was closed"
+
     async def fetch(self, request: FetchRequest) -> Answer:
         assert self in self.web.open, "it was closed"
         self.at += 1

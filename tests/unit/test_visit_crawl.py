@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import pytest
+
 from shared.adapters.local.clock import SystemClock
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.ids import CrawlId, Partition, Revision, numbered
@@ -45,6 +47,7 @@ class Stage:
         self.quiet_since: float | None = None
         self.crawls = VisitCrawls(cast(Any, self), KnownLinks(), lambda _: self)
         self.on_answer: list[PublishedSpec | None] = []
+        self.on_look_up: PublishedSpec | None = None
 
     # the source of specs
     async def spec(self, crawl_id: CrawlId, revision: Revision) -> PublishedSpec:
@@ -58,6 +61,11 @@ class Stage:
         yield
 
     # the fetcher
+    async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
+        if self.on_look_up is not None:
+            self.shown = self.on_look_up
+            self.under_way.refresh_crawl()
+
     async def fetch(self, request: FetchRequest) -> Answer:
         self.agents.append(dict(request.headers)["User-Agent"])
         if self.on_answer:
@@ -124,6 +132,16 @@ def test_an_answer_that_arrives_in_the_moment_of_a_pause_is_archived() -> None:
     stage.on_answer = [published(paused=True)]
     asyncio.run(stage.run())
     assert stage.archived == [URLS[0]]
+
+
+@pytest.mark.parametrize("changed", [published(paused=True), published(gone=True)], ids=["paused", "gone"])
+def test_change_while_the_host_is_looked_up_holds_for_the_request(changed: PublishedSpec) -> None:
+    stage = Stage()
+    stage.on_look_up = changed
+    asyncio.run(stage.run())
+    assert stage.agents == []
+    [ending] = stage.endings
+    assert set(ending.not_attempted) == {fingerprint(url) for url in URLS}
 
 
 def test_a_spec_that_cannot_be_seen_any_more_or_is_older_changes_nothing() -> None:

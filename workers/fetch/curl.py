@@ -5,6 +5,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Final, Protocol
@@ -117,13 +118,14 @@ class CurlFetcher:
         verify: bool = True,
         ca_bundle: str | None = None,
         source_address: str | None = None,
+        names: Names | None = None,
     ) -> None:
         bundle = ca_bundle or default_ca_bundle()
         if not Path(bundle).is_file():
             raise FileNotFoundError(f"CA bundle {bundle} does not exist")
         self._options = HandleOptions(rules, verify, bundle, source_address)
         self._resolve = {} if resolve is None else resolve
-        self._names = Names()
+        self._names = Names() if names is None else names
         self._max_connections = max_connections
         self._places = asyncio.Semaphore(max_connections)
         self._transfers = Transfers(max_connections)
@@ -156,7 +158,7 @@ class CurlFetcher:
                 self._denials.log(target.host_port, request.url, denial)
                 return _refused(request, FailureKind.EGRESS_DENIED, denial)
         try:
-            addresses = await self._addresses(target, request)
+            addresses = await self._addresses(target, request.limits.connect_s, request.proxy)
         except NotResolved as error:
             return _refused(request, FailureKind.DNS, f"Could not resolve host: {target.host}: {error}")
         async with self._places:
@@ -184,14 +186,21 @@ class CurlFetcher:
                 else:
                     exchange.curl.close()
 
-    async def _addresses(self, target: Target, request: FetchRequest) -> tuple[str, ...]:
+    async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
+        """Find the addresses of the URL's host before the wait for the host's delay (Fetcher.look_up)."""
+        target = locate(url)
+        if target is not None:
+            with suppress(NotResolved):  # `fetch` returns the failure
+                await self._addresses(target, limit_s, proxy)
+
+    async def _addresses(self, target: Target, limit_s: float, proxy: str | None) -> tuple[str, ...]:
         """Return the addresses to connect to. Return none if libcurl needs no look-up, or only that of the proxy."""
         given = self._resolve.get(target.host_port)
         if given is not None:
             return (given.strip("[]"),)
-        if request.proxy is not None or not is_name(target.host):
+        if proxy is not None or not is_name(target.host):
             return ()
-        return await self._names.addresses(target.host, request.limits.connect_s)
+        return await self._names.addresses(target.host, limit_s)
 
     async def _perform(self, exchange: CurlExchange) -> Answer | FetchFailed:
         """Run the transfer of an exchange after its `begin`, and return the result.
@@ -208,7 +217,10 @@ class CurlFetcher:
         return exchange.outcome(result)
 
     async def close(self) -> None:
-        """Close every connection and cancel the fetches under way. Idempotent."""
+        """Close every connection and cancel the transfers under way. Idempotent.
+
+        A fetch that waits for the look-up of a name ends with an error after it.
+        """
         self._closed = True
         self._deadlines.close()
         self._transfers.close()

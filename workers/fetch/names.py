@@ -8,7 +8,7 @@ fail.
 import asyncio
 import socket
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -20,15 +20,27 @@ from shared.domain.web.addresses import parse_address
 
 MAX_LOOKUPS: Final = 256
 """The greatest number of threads that look up names. Further look-ups wait, and their time limits do not count that."""
+
 MAX_NAMES: Final = 10_000
-"""Above this number of kept names, the one that was looked up first is forgotten."""
-KEPT_S: Final = 60.0
-"""After so many seconds a name is looked up again. libcurl's own cache does the same."""
+"""Above this number of known names, the one whose look-up ended first is forgotten."""
+
+FRESH_S: Final = 60.0
+"""The addresses of a name are used for so many seconds without a new look-up. libcurl's own cache does the same."""
+
+USABLE_S: Final = 600.0
+"""The addresses of a name are used for so many seconds while new look-ups of it do not end, or fail."""
+
+FAILED_S: Final = 4.0
+"""For so many seconds after a failed look-up the same failure is raised again, without a new look-up.
+
+So a request fails at once if the look-up before the wait for the host's delay has failed. The least wait before a host
+is tried again is longer.
+"""
 
 _NO_SUCH_NAME: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 """The errors of `getaddrinfo` by which a name server says that the name has no address."""
 
-LookUp = Callable[..., Sequence[Any]]
+GetAddrInfo = Callable[..., Sequence[Any]]
 """`socket.getaddrinfo`, or a replacement in tests. It is called in a thread."""
 
 
@@ -43,85 +55,126 @@ class _Failure(Struct, frozen=True):
     final: bool = False
 
 
+class _Known(Struct, frozen=True):
+    """The result of a look-up, and when it ended (event loop's time)."""
+
+    found: tuple[str, ...] | _Failure
+    at: float
+
+
+class _LookUp:
+    """A look-up that waits for a thread or is running. `result`: its addresses, or why there are none."""
+
+    def __init__(self, host: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.host: Final = host
+        self.started: Final = asyncio.Event()
+        self.result: Final[asyncio.Future[tuple[str, ...] | _Failure | OSError]] = loop.create_future()
+
+
 class Names:
-    """The addresses of hosts. Construct it in the event loop that uses it.
+    """The addresses of hosts, for all fetchers of a process. Construct it in the event loop that uses it.
 
     A thread that waits for a silent server cannot be stopped. It continues after `addresses` has given up, and counts
     in MAX_LOOKUPS until the system's resolver gives up, too. The threads do not delay the end of the process.
 
-    If name servers fail to answer a repeated look-up, the earlier addresses serve for another KEPT_S (as in RFC 8767).
+    FRESH_S after a look-up, the next one runs while requests use the known addresses, for at most USABLE_S (RFC 8767).
     So a host with a working connection does not depend on name servers that are down for a while.
     """
 
-    def __init__(self, look_up: LookUp | None = None) -> None:
-        self._look_up = socket.getaddrinfo if look_up is None else look_up
+    def __init__(self, getaddrinfo: GetAddrInfo | None = None) -> None:
+        self._getaddrinfo = socket.getaddrinfo if getaddrinfo is None else getaddrinfo
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(MAX_LOOKUPS)
-        self._kept: OrderedDict[str, tuple[float, tuple[str, ...]]] = OrderedDict()
-        self._under_way: dict[str, asyncio.Future[tuple[str, ...] | _Failure]] = {}
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._under_way: dict[str, _LookUp] = {}
+        self._queued: deque[_LookUp] = deque()
+        self._running = 0
 
     async def addresses(self, host: str, limit_s: float) -> tuple[str, ...]:
         """Return the addresses of the name `host`, in the order in which to try them.
 
-        Raise NotResolved if there are none, if the look-up takes longer than `limit_s`, or if no thread can be started.
+        Raise NotResolved if there are none, or if the look-up takes longer than `limit_s`. Raise OSError if the system
+        refuses even a single thread.
         """
-        until, addresses = self._kept.get(host, (0.0, ()))
-        if self._loop.time() < until:
-            return addresses
-        if host not in self._under_way:
-            await self._places.acquire()
-            if host in self._under_way:
-                self._places.release()
-            else:
-                self._start(host)
+        known = self._known.get(host)
+        if known is not None:
+            age_s = self._loop.time() - known.at
+            if isinstance(known.found, _Failure):
+                if age_s < FAILED_S:
+                    raise NotResolved(known.found.reason)
+            elif age_s < USABLE_S:
+                if age_s >= FRESH_S:
+                    self._look_up(host)
+                return known.found
+        look_up = self._look_up(host)
+        await look_up.started.wait()
         try:
             async with asyncio.timeout(limit_s):
-                found = await asyncio.shield(self._under_way[host])
+                found = await asyncio.shield(look_up.result)
         except TimeoutError:
             found = _Failure(f"no answer within {limit_s:g} s")
-        return found if isinstance(found, tuple) else self._earlier(host, found)
+            self._keep(host, found)
+        if isinstance(found, OSError):
+            raise found
+        if isinstance(found, _Failure):
+            raise NotResolved(found.reason)
+        return found
 
-    def _earlier(self, host: str, failure: _Failure) -> tuple[str, ...]:
-        """Return the addresses of an earlier look-up of `host`, unless the name is gone. Raise NotResolved if none."""
-        _, addresses = self._kept.pop(host, (0.0, ()))
-        if failure.final or not addresses:
-            raise NotResolved(failure.reason)
-        self._keep(host, addresses)
-        return addresses
+    def _look_up(self, host: str) -> _LookUp:
+        """Return the look-up of `host` that is under way. If there is none, begin one."""
+        look_up = self._under_way.get(host)
+        if look_up is None:
+            look_up = self._under_way[host] = _LookUp(host, self._loop)
+            self._queued.append(look_up)
+            self._start_queued()
+        return look_up
 
-    def _keep(self, host: str, addresses: tuple[str, ...]) -> None:
-        self._kept.pop(host, None)
-        self._kept[host] = self._loop.time() + KEPT_S, addresses
-        if len(self._kept) > MAX_NAMES:
-            self._kept.popitem(last=False)
+    def _start_queued(self) -> None:
+        """Start look-ups in the order in which they were begun, while threads may be started."""
+        while self._queued and self._running < MAX_LOOKUPS:
+            thread = threading.Thread(target=self._run, args=(self._queued[0],), name="names", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._running:  # otherwise the end of a running look-up starts the next one
+                    self._refuse_queued(OSError(f"no thread for the look-up of a name: {error}"))
+                return
+            self._running += 1
+            self._queued.popleft().started.set()
 
-    def _start(self, host: str) -> None:
-        thread = threading.Thread(target=self._run, args=(host,), name="names", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            self._places.release()
-            raise NotResolved(f"no thread for the look-up: {error}") from error
-        self._under_way[host] = self._loop.create_future()
+    def _refuse_queued(self, error: OSError) -> None:
+        for look_up in self._queued:
+            del self._under_way[look_up.host]
+            look_up.started.set()
+            look_up.result.set_result(error)
+        self._queued.clear()
 
-    def _run(self, host: str) -> None:
-        """Look up `host` in a thread, and pass the result to the event loop."""
+    def _run(self, look_up: _LookUp) -> None:
+        """Look up the name in a thread, and pass the result to the event loop."""
         found: tuple[str, ...] | _Failure
         try:
             # As bytes: Python refuses some texts that resolvers accept.
-            rows = self._look_up(host.encode("ascii"), None, family=_family(), type=socket.SOCK_STREAM)
+            rows = self._getaddrinfo(look_up.host.encode("ascii"), None, family=_family(), type=socket.SOCK_STREAM)
             addresses = tuple(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows))
             found = addresses or _Failure("no address", final=True)
         except OSError as error:
             found = _Failure(error.strerror or str(error), final=error.errno in _NO_SUCH_NAME)
         with suppress(RuntimeError):  # The loop is closed: the worker ends, and no fetch waits.
-            self._loop.call_soon_threadsafe(self._done, host, found)
+            self._loop.call_soon_threadsafe(self._done, look_up, found)
 
-    def _done(self, host: str, found: tuple[str, ...] | _Failure) -> None:
-        self._places.release()
-        self._under_way.pop(host).set_result(found)
-        if isinstance(found, tuple):
-            self._keep(host, found)
+    def _done(self, look_up: _LookUp, found: tuple[str, ...] | _Failure) -> None:
+        self._running -= 1
+        del self._under_way[look_up.host]
+        look_up.result.set_result(found)
+        known = self._known.get(look_up.host)
+        if isinstance(found, tuple) or found.final or known is None or isinstance(known.found, _Failure):
+            self._keep(look_up.host, found)
+        self._start_queued()
+
+    def _keep(self, host: str, found: tuple[str, ...] | _Failure) -> None:
+        self._known.pop(host, None)
+        self._known[host] = _Known(found, self._loop.time())
+        if len(self._known) > MAX_NAMES:
+            self._known.popitem(last=False)
 
 
 def is_name(host: str) -> bool:

@@ -7,7 +7,8 @@ Crawls with different egress rules never share a connection.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -38,6 +39,10 @@ class _Under:
     fetchers: "FetcherPool"
     rules: EgressRules
     key: str
+
+    async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
+        async with self.fetchers.using(self) as fetcher:
+            await fetcher.look_up(url, limit_s=limit_s, proxy=proxy)
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed:
         return await self.fetchers.fetch(self, request)
@@ -80,23 +85,31 @@ class FetcherPool:
     async def fetch(self, under: _Under, request: FetchRequest) -> Answer | FetchFailed:
         """Send the request under the egress rules of `under`, and return the result.
 
-        Open a fetcher for the rules if none is open. If an exclusion covers the URL, send nothing and return
-        FetchFailed. Raise RuntimeError if the pool is closed.
+        If an exclusion covers the URL, send nothing and return FetchFailed. Raise RuntimeError if the pool is closed.
         """
-        if self._closed:
-            raise RuntimeError("fetch on a closed FetcherPool")
         if exclusions := self._exclusions():
             target = exclusions.first(request.url, host_of(request.url))
             if target is not None:
                 detail = f"the exclusion {target} covers it"
                 return FetchFailed(request.url, FailureKind.EXCLUDED, detail, Timings(), sent=False)
+        async with self.using(under) as fetcher:
+            return await fetcher.fetch(request)
+
+    @asynccontextmanager
+    async def using(self, under: _Under) -> AsyncIterator[Fetcher]:
+        """Yield the fetcher for the egress rules of `under`, which is not closed meanwhile. Open one if none is open.
+
+        Raise RuntimeError if the pool is closed.
+        """
+        if self._closed:
+            raise RuntimeError("fetch on a closed FetcherPool")
         pooled = self._open.get(under.key)
         if pooled is None:
             pooled = self._open[under.key] = _PooledFetcher(self._open_fetcher(under.rules))
         self._open.move_to_end(under.key)
         pooled.under_way += 1
         try:
-            return await pooled.fetcher.fetch(request)
+            yield pooled.fetcher
         finally:
             pooled.under_way -= 1
             if len(self._open) > MAX_FETCHERS:

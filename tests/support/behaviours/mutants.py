@@ -234,7 +234,7 @@ URLS: Final[dict[str, Mutant]] = {
         lambda reference: None if re.search(r"[ \"'<>{}]", reference) else reference
     ),
     "query_is_written_in_the_encoding_of_the_page": {
-        "workers.parse.html._query_in": lambda original, encoding, reference: reference
+        "workers.parse.html.query_in": lambda original, encoding, reference: reference
     },
 }
 
