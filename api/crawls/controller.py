@@ -81,7 +81,7 @@ def _none() -> None:
 
 
 class CrawlController:
-    """Runs all crawls: every master loads them for dispatch; the leader also seeds, times and ends them.
+    """Runs all crawls. Every master loads them for dispatch. The leader also publishes seeds and ends crawls.
 
     - `crawls`: the crawls that this master dispatches. `fleet`: the owners of this master's partitions.
     - `retaining` deletes rows past their retention. If it is None, no such rows are deleted.

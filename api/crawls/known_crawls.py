@@ -1,7 +1,8 @@
 """The crawls as this master last read them, and which of them must be decided on again (pending). No I/O.
 
-A crawl becomes pending when its row changes, when it may have used up its `max_seconds`, and when it is its turn to be
-compared with SQL. So the cost of one round of decisions depends on the changes, not on the number of crawls.
+A crawl becomes pending when its row changes, or when it may have used up its `max_seconds`. In addition, each read
+compares the next few crawls with SQL, and makes them pending. So the cost of one round of decisions depends on the
+changes, not on the number of crawls.
 """
 
 import heapq
@@ -90,8 +91,9 @@ class KnownCrawls:
     def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
         """Store the changes that were read from SQL, and mark crawls.
 
-        A crawl becomes pending and unchecked if its row changed, if it was compared, or if its `max_seconds` are used
-        up. If only its counters changed, it becomes unchecked, or `late` if it is not stored here.
+        - Mark a crawl as pending and unchecked if its row changed, if the read compared it with SQL, or if its
+          `max_seconds` are used up.
+        - If only its counters changed, mark it as unchecked. If it is not stored here, add it to `late` instead.
 
         `data_version`: the result of Store.data_version just before the changes were read. None if it is unknown.
         """
@@ -125,8 +127,8 @@ class KnownCrawls:
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
         """Keep only the crawls in `crawl_ids` pending.
 
-        Another crawl becomes pending again when its row changes, when it may have used up its `max_seconds`, or when it
-        is its turn to be compared with SQL. `loaded`: the loaded crawls, which have the time limits.
+        `take` makes other crawls pending again. `loaded`: the crawls that this master dispatches. Their time limits
+        (`max_ms`) are stored, so that a crawl becomes pending once its limit is reached.
         """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)

@@ -217,9 +217,10 @@ def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) ->
 
 
 def _after_end(crawl_id: CrawlId, leader: LeaderView, *, deleted: bool) -> Iterator[Action]:
-    """Yield the next action on the published spec of a crawl that ended or was deleted: close it, then forget it.
+    """Yield the next action on the published spec of a crawl that has ended or was deleted, if one is needed.
 
-    A crawl that has ended but was not deleted is published as paused.
+    The first action publishes to the workers that the crawl has ended or was deleted (`CloseSpec`). The second action
+    schedules the deletion of the published spec (`ForgetSpec`).
     """
     if leader.published is None or crawl_id not in leader.published:
         return

@@ -1,16 +1,15 @@
-"""Apply the commands in progress of a partition, chunk by chunk, between its outcomes.
+"""Apply the commands in progress of a partition, in chunks.
 
-Reading a command's message only stores the command, in the transaction that moves the partition's position past the
-message. Each chunk is a transaction of its own and stores the command's progress, so that a new owner continues with
-the next chunk. Between two chunks other transactions of the partition may run. A master applies one chunk at a time
-over all its partitions.
+When a command's message is read, the command is only stored. This module applies stored commands. Each chunk is a
+transaction of its own and stores the command's progress, so that a new owner continues with the next chunk. Between two
+chunks other transactions of the partition may run. A master applies one chunk at a time over all its partitions.
 
-A row that an outcome or a discovery writes while a command is in progress carries the command's number as its mark. The
-command skips such rows, because their reports came after it (docs/decisions).
+Outcomes and discoveries may write rows while a command is in progress. They mark such rows with the command's number.
+The command skips these rows, because their reports came after the command (docs/decisions).
 
-A REPLAY publishes the messages of dead letters again. Each message has an id made from its dead letter, and the letter
-is deleted after the message was acknowledged. If the process ends in between, the message is published once more.
-Owners apply it only once, as they do with any repeated message.
+A REPLAY publishes the messages of dead letters again. Each message has an id made from its dead letter. The letter is
+deleted after the broker acknowledged the message. If the process ends in between, the message is published once more.
+Owners apply the message only once, as they do with any repeated message.
 """
 
 import asyncio
@@ -114,7 +113,7 @@ class CommandRunner:
     def _out_of_reach(self, run: CommandRun) -> bool:
         """Return True if this owner applies the exclusion, and no live grant has a URL that may not be requested.
 
-        From then on no worker requests a URL that the exclusion covers: this owner neither leases nor grants it.
+        After that, no worker requests a URL that the exclusion covers. This owner permits no visit to such URLs.
         """
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
@@ -395,7 +394,8 @@ def _is_command(data: bytes) -> bool:
 def _renamed(data: bytes, producer: str) -> bytes:
     """Return the encoded discoveries with `producer` as the name of their producer, and 1 as their message number.
 
-    Under its first name the owner would ignore the message as a repeat. Return `data` unchanged if it cannot be read.
+    With its original producer and number, the owner would ignore the message as a repeat. If `data` cannot be read,
+    return it unchanged.
     """
     try:
         message = decode_discoveries(data)

@@ -165,7 +165,7 @@ class DispatchCrawls:
     def is_stopped(self, crawl_id: CrawlId) -> bool:
         """Return True if workers may start no request of the crawl now.
 
-        An unknown crawl is stopped. A crawl that was only looked up is stopped if it is paused.
+        That is so if the crawl is unknown, paused, or loaded with its dispatch stopped.
         """
         crawl = self.find(crawl_id)
         loaded = crawl_id in self._crawls
@@ -245,10 +245,10 @@ def spec_of(row: CrawlRow) -> CrawlSpec | None:
 
 
 def _looked_up(row: CrawlRow) -> DispatchCrawl:
-    """Return a crawl made from its SQL row. Its budget has no limit, because it is never dispatched.
+    """Return a crawl made from its SQL row, with which reports are applied. It must not be dispatched.
 
-    If this version cannot read the spec, the crawl gets a default spec and `refused` names the cause. So its reports
-    are still applied.
+    Its budget is not read, and counts as unlimited. If this version cannot read the crawl's spec, the crawl gets a
+    default spec, and `refused` names the cause.
     """
     read = spec_of(row)
     spec = read or CrawlSpec(seeds=(Seed(url=""),))

@@ -150,8 +150,8 @@ class GrantService:
     async def _answer_all(self, asked: Sequence[_PendingAsk]) -> None:
         """Set the `reply` of each question, and grant the leases that may be granted.
 
-        Call it inside `PartitionWriter.writing`. A reply stays None if the owner cannot prove its term: then no answer
-        is sent.
+        Call it inside `PartitionWriter.writing`. If this process cannot prove that it still owns the partition, a reply
+        stays None, and no answer is sent.
         """
         leases = self._leases
         granting: list[tuple[_PendingAsk, TrackedLease]] = []

@@ -2,16 +2,18 @@
 
 Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except the
 time of a host's last fetch. So a host is removed from memory only after its delay has passed. A new owner assumes that
-every host was fetched at the moment of its claim. If the partition never had a host, its hosts need no rest at first.
+every host was fetched at the moment when it claimed the partition. If the partition never had a host, no delay applies
+at first.
 
 The crawls of a host take turns (`host_shares`). Once the crawl whose turn it is may lease a shard, the host enters the
-line of that crawl (`lines`). There it waits until capacity is allotted to it. After `PASS_S` it also enters the
-line of the next crawl. It enters the next line at once if the first crawl may not dispatch. So a crawl that waits for
+line of that crawl (`lines`). There the host waits for capacity of the crawl's pool. After `PASS_S` seconds the host
+also enters the line of the next crawl, or at once if the first crawl may not dispatch. So a crawl that waits for
 capacity does not block a host.
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- Each crawl limits the shards of a host that may be out. The least limit of the crawls with a shard out applies.
+- Each crawl limits how many shards of a host may be out. A shard is leased only if the limit of its crawl holds, and
+  the limits of all crawls that have a shard of the host out.
 - A queue with URLs either takes turns with the other queues of its host, or its host waits in the crawl's line. A
   queue is never in both states.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
@@ -406,8 +408,8 @@ class HostQueues:
     def _look(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is, if a shard of that crawl may be leased at `now`.
 
-        If the crawl may not dispatch at present, the host enters its line and also the line of the next crawl. At the
-        end, schedule the host's next examination.
+        If that crawl may not dispatch at present, put the host also into the line of the next crawl. Then schedule the
+        host's next examination.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

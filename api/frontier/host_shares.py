@@ -32,11 +32,11 @@ class CrawlQueue(Struct):
     - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
     - `in_line`: True if the host is in the crawl's line of due hosts.
-    - `idle`: True if the queue was empty when it was last put into the order.
-    - `place`, `key`: the number (0: no entry) and the sort key of its entry in the host's `HostShares`.
+    - `idle`: True if the queue was empty when its place among the host's queues was last decided.
+    - `place`, `key`: the number and sort key of its entry in the host's `HostShares`. `place` is 0 if it has no entry.
     - `without_requisites`: True if it certainly contains no requisite.
-    - `stored_only`: the host's page budget is spent, so only URLs that do not use that budget are queued.
-    - `signals`: how often the signs of change of the host were right, encoded (HostSignals).
+    - `stored_only`: the host's page budget is spent. The queue has only URLs that do not use that budget.
+    - `signals`: how often the dates that the host's sitemaps give for pages were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
     - `credit`: the fraction of a stored page that `revisits_of` carries over to the next shard.
     """

@@ -103,8 +103,8 @@ class Host(Struct):
     def free_slot(self, queue: CrawlQueue) -> int | None:
         """Return the number of the lowest free slot, or None if the queue may not use one.
 
-        Each crawl limits the slots that may be in use. The least limit of the queue's crawl and of the crawls with a
-        shard out applies.
+        Each crawl limits how many slots of the host may be in use. The limit of the queue's crawl must hold, and the
+        limit of every crawl that uses a slot now.
         """
         if not self.taken:
             return 0 if queue.slots else None
@@ -196,10 +196,10 @@ def facts_of(row: QueueRow) -> HostFacts:
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard, at most `queue.cap` if that is set.
 
-    That is about `SHARD_WORK_S` seconds of work at the host's pace. If the queue may use several slots, it is at most a
-    fair part of the queue. For a host without a delay that was never visited, it is 1.
+    - `due`: how many stored pages may be due in addition to the queued URLs.
 
-    `due`: how many stored pages may be due in addition to the queued URLs.
+    The shard gets about `SHARD_WORK_S` seconds of work at the host's pace. If the queue may use several slots, the
+    shard gets only a part of the queue (`shard_part`). For a host without a delay that was never visited, return 1.
     """
     if queue.delay_s == 0 and not host.facts.visited:
         return 1

@@ -1,8 +1,9 @@
 """Leases and their grants: which worker may fetch the rest of a URL shard, and until when.
 
 Pure: times are the owner's monotonic seconds. Grant n of a lease is durable before the worker gets it. Grant n + 1 is
-given only after grant n has expired. The owner counts a grant's time from its answer, the worker from its question. So
-the worker stops first. A new owner assumes that every granted lease got its grant at the moment of its claim.
+given only after grant n has expired. The owner counts the time of a grant from the owner's answer. The worker counts
+from its own question, which was earlier, so the worker stops first. A new owner assumes that every grant began at the
+moment when it claimed the partition.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,8 @@ class LeaseGrant(Struct):
     - `number`: 1 for the first grant of the lease.
     - `delivery`: how many times the broker had delivered the shard when the holder asked.
     - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
-    - `late`: the worker may have stopped waiting before it got the grant. If so, no failure is counted when it expires.
-    - `counted`: the expiry was counted, and a further grant may be given.
+    - `late`: the worker may have stopped waiting before it got the grant. Then an expiry is not counted as a failure.
+    - `counted`: the expiry of this grant was handled (`record_expiry`), so a further grant may be given.
     """
 
     number: int
@@ -71,7 +72,7 @@ class TrackedLease(Struct):
     def excluded(self, exclusions: Exclusions) -> dict[Fingerprint, str]:
         """Return the URLs that have no outcome and may not be requested, each with the reason for the exclusion.
 
-        One of `exclusions` covers them, or they are in `outside`.
+        These are the URLs that one of `exclusions` covers, and those that the crawl's scope excludes (`outside`).
         """
         host, urls = self.row.host, self.row.urls
         excluded = {key: rule for key, rule in self.outside.items() if key in urls}

@@ -1,8 +1,8 @@
 """What outcomes change: pure decisions, collected as the `Changes` of one transaction.
 
 A batch decides from the committed leases and hosts, and changes neither until `commit` is called after the
-transaction. The first outcome of a URL under a live lease wins. Every other outcome is counted as stale. A `final`
-outcome frees the slot only under the newest grant: an earlier holder must not free a slot that another worker holds.
+transaction. The first outcome of a URL under a live lease wins. Every other outcome is counted as stale. The last
+message of a visit (`final`) ends the lease, unless another worker has got a newer grant meanwhile.
 """
 
 from collections import Counter, defaultdict

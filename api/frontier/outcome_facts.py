@@ -66,9 +66,9 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return why the URL's last fetch is not listed as a page, for its row. Return None if it is listed.
+    """Return why the URL's last fetch is not listed as a page. Return None if it is listed.
 
-    - `page`: the fetch stored a page. It is not listed if its robots directives forbid indexing.
+    - `page`: the fetch stored a page. The page is not listed if its robots directives forbid indexing.
     - `requisite`: the URL was leased as a requisite.
     """
     if page or result.not_indexed in BY_TYPE:
@@ -126,9 +126,9 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return how many links of a page were excluded, by reason, encoded for its row. Return None if none was.
+    """Return how many links of a page were excluded by each reason, as text for SQL. Return None if none was.
 
-    If the scope excluded some, the result also has `revision`: the spec revision of that scope. Revision 1 is omitted.
+    If the scope excluded some, the text also contains `revision`, the spec revision of that scope, unless it is 1.
     """
     if not result.left_out:
         return None
@@ -148,10 +148,10 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count in `changes` what a fetch is missing, such as excluded links or a part of the page. Return the new flags.
+    """Count in `changes` the losses of a fetch: excluded links, or a missing part of the page. Return the URL's flags.
 
-    The new flags show if losses of the URL are counted. If `flags` show that already, the losses of this fetch replace
-    those of the earlier fetch. Also count the first fetch of a sitemap or feed (`source_read`).
+    The flag COUNTED_LOSSES shows that losses of the URL are counted. If `flags` have it, the losses of this fetch
+    replace those of the earlier fetch. Also count the first fetch of a sitemap or feed (`source_read`).
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -305,8 +305,8 @@ class RepeatedFetch(Struct):
     def _stored_page(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
         """Decide on a page, and return its new state.
 
-        Add to `changes` its fetch and versions, the content that is missing, and its entry in the log of changes. Also
-        add how often the signs of change of its host were right.
+        Add to `changes` the rows of the fetch, its losses (`count_losses`), and the page's entry in the log of changes.
+        Also add how often the signs of change of its host were right: the dates that sitemaps and feeds give for pages.
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
@@ -352,7 +352,7 @@ class RepeatedFetch(Struct):
     def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
         """Decide on a sitemap or feed, and return its new state.
 
-        Add to `changes` its fetch, the links that are missing, and when a sitemap of its host was last read.
+        Add to `changes` its row, its losses (`count_losses`), and when a sitemap of the host was last read.
         """
         (crawl_id, host_id, _), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, b"", False, reason_of(result))
@@ -387,18 +387,19 @@ class RepeatedFetch(Struct):
         return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
 
     def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
-        """Return how often the signs of change of the host were right.
+        """Return how often the host's signs of change were right: the dates that its sitemaps and feeds give for pages.
 
-        If `changes` has no result for the host's queue yet, take the result that `queue` stores.
+        Take the result from `changes`, or from `queue` if `changes` has none for this crawl and host yet.
         """
         crawl_id, host_id, _ = self.place
         stored = changes.signals.get((crawl_id, host_id))
         return signals_of(queue.signals if stored is None and queue is not None else stored)
 
     def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
-        """Return how often the signs of the host were right, this fetch included. Add the result to `changes`.
+        """Return how often the host's signs of change were right, with this fetch counted.
 
-        Return `signals` unchanged if the fetch cannot be compared with a stored page.
+        `signals`: the result without this fetch. If it changes, add the new result to `changes`. Return `signals` if
+        the fetch cannot be compared with a stored page.
         """
         (crawl_id, host_id, _), last = self.place, self.url.last
         unchanged = is_unchanged(self.url, visited)
@@ -434,7 +435,7 @@ def adaptive_schedule(
 ) -> AdaptiveSchedule | None:
     """Return the schedule that fetches pages of a partition sooner if they change often.
 
-    `pages`: the partition's page counts. None: the crawl has no such schedule, and the result is None.
+    `pages`: how often the crawl's pages in this partition change. None: the crawl has no such schedule; return None.
     """
     if pages is None:
         return None

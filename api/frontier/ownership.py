@@ -189,10 +189,10 @@ class Ownership:
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
-        """Return those crawls whose page counts must be read from SQL.
+        """Return those of the crawls whose page counts must be read from SQL.
 
-        Only a crawl with the adaptive schedule needs counts: it fetches pages sooner if they change often. The counts
-        must be read if they are not in memory, are outdated, or were made for other limits in the spec.
+        Only the adaptive schedule, which fetches pages sooner if they change often, needs page counts. They must be
+        read if they are not in memory, are outdated, or were made for other limits in the spec.
         """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
@@ -303,9 +303,9 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Note that `changes`, which were committed, gave up URLs of some crawls.
+        """Mark the page counts of each crawl in `changes.give_up` as outdated, to be read from SQL again.
 
-        The page counts of these crawls are outdated, and are read from SQL again.
+        `changes`: committed changes, which failed or excluded URLs of the queues in `give_up`.
         """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:
@@ -342,8 +342,9 @@ class Ownership:
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
         """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        The command has changed queues of its crawl and the counts of its pages. Mark them, to be read from SQL again.
-        After the last chunk of an EXCLUDE, mark those of all crawls.
+        Mark the queues and page counts that the command may have changed, to be read from SQL again. These are those of
+        its crawl. For an EXCLUDE they are those of all crawls, marked after the last chunk. After the last chunk of a
+        DELETE, forget the crawl instead.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():
@@ -364,8 +365,10 @@ class Ownership:
     def to_publish(self, held: TrackedLease, now: float) -> bool:
         """Return True if the lease's shard must be published again, because the broker may have lost it.
 
-        - A shard that was never granted is published again after `republish_s`.
-        - A shard whose last grant has ended is published again `ack_wait_s` after that end.
+        That is so if more than `republish_s` passed since the shard was last published, and one of these is true:
+
+        - No worker ever got a grant for the shard.
+        - More than `ack_wait_s` passed since the end of its last grant.
         """
         if held not in self.leases or now - held.published_at <= self.settings.republish_s:
             return False

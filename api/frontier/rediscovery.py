@@ -1,8 +1,8 @@
 """Find again, in the archive, the links of stored pages that a wider scope admits, and publish them as discoveries.
 
 The pages are read in chunks. The broker acknowledges all links of a chunk before the owner commits the chunk. After a
-crash the chunk is repeated under another producer's name. The repeat changes only counters, because its URLs are known
-already.
+crash the chunk is read and published again, under a new sender's name. The repeated links change only counters, because
+owners know their URLs already.
 """
 
 import uuid

@@ -35,9 +35,10 @@ _RETRY: Final = {"Retry-After": "2"}
 _HINT: Final = "repeat it with the same Idempotency-Key or If-Match: then it cannot happen twice"
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _API: Final = b"/v1/"
-"""A path is appended to the leader's address only if it begins with this prefix, before it is decoded.
+"""A path is appended to the leader's address only if the path, not yet decoded, begins with this prefix.
 
-Example of a path that would name another host: `http://leader` and `@host/` give `http://leader@host/`.
+Otherwise a path could send the request to another host. Example: `http://leader` and `@host/` give
+`http://leader@host/`, which names `host`.
 """
 
 _ANYWHERE: Final = re.compile(

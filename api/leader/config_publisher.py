@@ -1,4 +1,4 @@
-"""Publish to the members the hot configuration, and which members must drain, as they are stored in SQL.
+"""Publish the hot configuration, and which members must drain, from SQL to the members.
 
 The leader calls `ConfigPublisher.once` repeatedly. Each call compares the published records in etcd with SQL, so it
 completes what a crash interrupted.

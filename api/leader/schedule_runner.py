@@ -162,9 +162,9 @@ class ScheduleRunner:
         return await self._fire_each(term, steps, now_ms)
 
     async def _fire_each(self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int) -> bool:
-        """Carry out each step in a transaction of its own, since one of them cannot be carried out.
+        """Carry out each step in a transaction of its own. Return True if any step was carried out.
 
-        Return True if any step was carried out.
+        Call it after the common transaction of the steps has failed for good. A step that fails again is logged.
         """
         moved = False
         for stored, step in steps:
