@@ -46,8 +46,8 @@ class Membership:
     async def run(self, attached: Callable[[Session], Awaitable[None]]) -> None:
         """Stay registered until cancelled.
 
-        Call `attached` once in each session of etcd, with the session as its argument. If the session is lost, cancel
-        this call before a new session is opened.
+        Call `attached` once in each session of etcd, with the session as its argument. If the session is lost,
+        `attached` is cancelled. The next session is opened after `attached` has ended.
         """
         await self.registration.run(attached)
 

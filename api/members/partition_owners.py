@@ -1,7 +1,8 @@
 """Start and stop the owners of this master: one for each partition that the leader has assigned to it in etcd.
 
-An owner has the term of its assignment. An assignment is followed only if its term is greater than the last known term
-of the partition. Once another master has claimed a partition, SQL refuses the writes of the earlier owner.
+Each assignment has a term, a number that grows with each new owner of the partition. A master follows only an
+assignment whose term is greater than the last known one. Once another master has claimed a partition, SQL refuses the
+writes of the earlier owner.
 
 An owner keeps running in these cases:
 

@@ -35,8 +35,8 @@ KINDS: Final[tuple[ReportKind, ...]] = ("outcome", "discovery")
 class StatsSample:
     """The numbers for metrics that were read at the time `at` (Clock.elapsed).
 
-    - `counters`: the counters of crawls in the partitions of this master, by the name under which metrics show a crawl.
-      All crawls without a name of their own in metrics are summed under OTHER.
+    - `counters`: the counters of crawls in the partitions of this master. The key is the name of a crawl. The crawls
+      that metrics do not show under their own names are summed under the key OTHER.
     - `reports`: the number of reports that the broker stores, in all partitions. Applied reports are included until
       they are deleted.
     - `fullness`: for each kind of report, the used part of the broker's limit in the fullest partition, such as 0.5. At

@@ -170,8 +170,10 @@ async def _change(
 ) -> StoredConfig:
     """Store the newest configuration with one value changed, or removed if `value` is None. Return the stored revision.
 
-    If another revision is stored meanwhile, apply the change to that one. `expected`: the ETags in If-Match. Raise
-    Stale if the ETag of the setting's present value is not among them.
+    If another revision is stored meanwhile, apply the change to that one.
+
+    `expected`: the ETags in If-Match. Raise Stale if the ETag of the setting's present value is not among them. Raise
+    ApiProblem if the new value cannot be used together with other settings.
     """
     while True:
         before = await served.desired.config()

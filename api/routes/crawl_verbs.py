@@ -125,8 +125,8 @@ async def commanded(
 
     - `by`: the client that is recorded in the database as the requester.
     - `args`: the arguments of the command.
-    - `apart`: None, or the arguments for each partition that receives the command, if these arguments differ. In the
-      second case `partition` is ignored, and `args` is only recorded in the database.
+    - `apart`: arguments for each partition, if they differ. The command is then published only to the partitions in
+      `apart`: `partition` is ignored, and `args` is only recorded in the database. None: every partition gets `args`.
 
     Raise Transient if the broker did not store the command in time.
     """

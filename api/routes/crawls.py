@@ -285,9 +285,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return the change that a PUT would make to `desired`. If there is none, return the change of the crawl's state.
+    """Return the change of `desired` that a PUT would make, or else the change of the crawl's state.
 
-    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl.
+    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl, so that its
+    state agrees with `desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
@@ -295,9 +296,9 @@ def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) ->
 
 
 async def _check_archive(served: Services, declaration: Declaration) -> None:
-    """Raise ApiProblem if the declaration needs the archive, and this master cannot read it.
+    """Raise ApiProblem if the declaration needs the archive, and this master cannot read the archive.
 
-    A declaration needs the archive if it widens the scope of a stored crawl and `_need_of_archive` returns a reason.
+    A wider scope of a stored crawl can need it, because the links of stored pages are then read from the archive.
     """
     if served.archive is not None:
         return

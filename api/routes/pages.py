@@ -214,9 +214,10 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of the earlier record that has the body of the page `view`.
+    """Return the location of the record that contains the body of the page `view`.
 
-    `url`: the URL of that record. Raise Missing if the stored page of `url` no longer has the same content.
+    The page's own record has no body. It refers to an earlier record, of the URL `url`, that has the same body. Raise
+    Missing if `url` no longer has another stored record with this body.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)
@@ -237,7 +238,7 @@ def _begun(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
 
 
 async def _rest(archive: PageArchive, stored: StoredBody, pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a body that `_begun` has not read.
+    """Yield the rest of a body, whose beginning was already read from `pieces`.
 
     Raise BrokenOff if the record turns out to be damaged. The connection is then closed, so that the client detects it.
     """

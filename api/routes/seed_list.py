@@ -30,9 +30,9 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum stored seeds that are read for one page of uploaded seeds.
+"""Maximum stored seeds that are read for one page of the list, if the page lists uploaded seeds.
 
-The limit includes seeds that are also in the spec. The page omits them, because earlier pages list them.
+The stored seeds include the seeds of the spec. These are read but not listed, because earlier pages list them.
 """
 
 

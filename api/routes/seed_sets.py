@@ -82,7 +82,8 @@ async def put_seed_set(
     - It was uploaded.
 
     If a withdrawn URL was not fetched, it leaves the queue and is excluded with the reason `seed_withdrawn`. If a page
-    links to it, the link is still followed like any other link. The command whose id is `command` applies the change.
+    links to it, the link is still followed like any other link. Owners apply the change as a command. The response has
+    the id of this command in the field `command`.
     """
     spec = await _spec(name, wanted, served)
     check_conditions(new, expected)

@@ -146,9 +146,9 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Add the results of the upload's durably stored lines to `problem`, and return it.
+    """Add the results of the lines that are stored durably to `problem`, and return `problem`.
 
-    If there are such lines, add also the hint to send the lines after them again.
+    If there are such lines and `problem` has no hint, also add the hint to send the lines after them again.
     """
     problem.upload = upload.durable
     if upload.durable.durable_lines:

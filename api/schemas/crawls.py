@@ -322,7 +322,7 @@ class Surroundings(Protocol):
 class Needs:
     """What a crawl's spec requires of workers: a pool, and access to the private networks in `allow`.
 
-    - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all.
+    - `refused`: why workers cannot use a regular expression in the spec. None if they can use all.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
@@ -332,9 +332,9 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what stops a crawl in `state` now, and its warnings.
+        """Return what stops a crawl in `state` now, and its warnings. `around`: the live members and their statuses.
 
-        For a crawl that is neither seeding nor running, only the warnings are set.
+        If the crawl is neither seeding nor running, `refused` and `pressure` of the result are None.
         """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
@@ -351,7 +351,7 @@ class Needs:
 class Seen:
     """What stops the dispatch of a crawl now, and the warnings about its spec.
 
-    - `refused`: why workers cannot use one of the patterns in the spec. None if they can use all, or if the crawl is
+    - `refused`: why workers cannot use a regular expression in the spec. None if they can use all, or if the crawl is
       neither seeding nor running.
     - `pressure`: the resource pressure that stops the dispatch, None if there is none.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.

@@ -178,8 +178,9 @@ async def _table(
 ) -> int:
     """Copy all rows of a table and return their number. Raise Environment if not all of them were written.
 
-    - `taken`, `fresh`: the source, which is a snapshot of a database, and the new database.
-    - `of_target`: returns a context manager. It converts errors of the new database to errors with advice for the user.
+    - `taken`: a snapshot of the source database.
+    - `fresh`: the new database.
+    - `of_target`: returns a context manager, which converts errors of the new database to messages for the user.
     """
     from shared.adapters.sql.admin import dump as rows
 

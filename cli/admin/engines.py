@@ -110,7 +110,9 @@ def _gathered(
 
 
 def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str, SettingValue]:
-    """Return the settings that connect to the cluster in a folder of `orb up`, by name. The setting `etcd` is "".
+    """Return the settings that connect to the cluster in `folder`, a folder of `orb up`. The key is a setting's name.
+
+    The settings name the database and NATS. The setting `etcd` is empty, so etcd is not used.
 
     `database`: the setting from flags, variables or a file, None if it is not set. If the cluster uses PostgreSQL, it
     must name the cluster's database, because the folder does not store the password. For SQLite, it is ignored.

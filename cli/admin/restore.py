@@ -1,7 +1,8 @@
 """`orb restore`: make a new cluster from a backup. The new cluster continues the crawls of the backup.
 
-Reports are stored in NATS before the database becomes visible. So no master can start after an interrupted restore, and
-the restore can be repeated. If NATS has reports already, the repetition needs `--again`.
+Reports are stored in NATS first. Only then can other processes see the new database. So no master can start after an
+interrupted restore, and the restore can be repeated. If the interrupted restore has left reports in NATS, the
+repetition needs `--again`.
 """
 
 import argparse

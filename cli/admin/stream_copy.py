@@ -161,8 +161,8 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
     """Publish all item messages in order and return their number.
 
-    `name` is the prefix of their message ids. It is the same for each restore of a backup, so NATS drops recent
-    repeats.
+    Message ids begin with `name`, which is the same for each restore of a backup. So NATS drops a message that an
+    interrupted restore has just published.
     """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(
@@ -173,8 +173,8 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]) -> int:
     """Publish all reports and return their number. The order within each subject is kept.
 
-    `batches` are tuples of partition, kind and reports. `name` is the prefix of the message ids. It is the same for
-    each restore of a backup, so NATS drops recent repeats.
+    `batches` are tuples of partition, kind and reports. Message ids begin with `name`, which is the same for each
+    restore of a backup. So NATS drops a report that an interrupted restore has just published.
     """
     numbers: Counter[str] = Counter()
 
@@ -195,8 +195,8 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:
     """Publish all events, each under its subject, in order. Return their number.
 
-    `name` is the prefix of their message ids. It is the same for each restore of a backup, so NATS drops recent
-    repeats.
+    Message ids begin with `name`, which is the same for each restore of a backup. So NATS drops a message that an
+    interrupted restore has just published.
     """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(partial(events.publish, subject, data, f"{name}.{n}") for n, (subject, data) in messages)

@@ -307,7 +307,7 @@ def remarked(config: Mapping[str, Any]) -> str:
 
 
 def _defaults() -> Mapping[tuple[str, str], str]:
-    """Return, for each setting that has a default, a comment with this default.
+    """Return the YAML comments that state the defaults of settings. A setting without a default has no comment.
 
     The key is (section, name), or (name, name) for a setting outside of the sections, such as `log_level`.
     """

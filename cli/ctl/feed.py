@@ -154,6 +154,8 @@ def follow(client: Client, at: str, query: Query | None, *, last_id: str | None)
 def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent]:
     """Yield the events that the server has stored, and end after the last one. Do not wait for new events.
 
+    End earlier when the server reports that the crawl was deleted.
+
     `last_id`: yield only events after the event with this id; None for all events.
 
     Raise Environment if the stream ends before all stored events were received. Raise NoEventStream if the answer is no

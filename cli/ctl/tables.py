@@ -70,8 +70,8 @@ def offered(columns: Iterable[Column], *, wide: bool) -> tuple[Column, ...]:
 def laid_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> Layout:
     """Choose the columns to show, and their widths, so that the table fits `width` cells (None: no limit).
 
-    A row has one text for each column. To save space, columns are first cut as far as `cut` allows, then left out by
-    rank.
+    A row has one text for each column. If the table is too wide, columns are first cut to their minimum widths. If that
+    is not enough, columns are left out, the highest rank first.
     """
     natural = [
         max([cell_len(column.title), *(cell_len(row[place]) for row in rows)]) for place, column in enumerate(columns)

@@ -178,8 +178,9 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of an API key as a PUT expects them.
 
-    `rest` has the fields of the document except its kind and name. If it has a field `spec`, as in a master's answer,
-    the fields below it move to the top. Otherwise the field `identity` is renamed to `kind`.
+    - `rest`: the fields of the document except its kind and name.
+    - A document in the form of a master's answer has the field `spec`. The fields in `spec` move to the top level.
+    - Other documents have no `spec`. Their field `identity` is renamed to `kind`, as it is called in a PUT.
     """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")

@@ -49,8 +49,8 @@ class DeclaredKind:
     - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
     - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME, and lists omit some
-      fields.
+    - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME. Its list omits some
+      fields, so it must be read by itself to get all fields.
     - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
       answer from `plan_path`. `crawl` is the body of the resource's crawl, None if the files do not declare the crawl.
     """
@@ -189,8 +189,8 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    - If the files declare the crawl (`crawl`), the reason is the first seed that the crawl's scope does not allow.
-    - If they do not (`crawl` is None), the reason is the first warning in `plan`, the master's answer.
+    `crawl` is the crawl of the seed set as the files declare it. The reason is then the first seed that the crawl's
+    scope does not allow. If no file declares the crawl (None), the reason is the first warning in the master's `plan`.
     """
     if crawl is None:
         return _missing(plan)
@@ -205,8 +205,8 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    - If the files declare the crawl (`crawl`), the only possible reason is that its `desired` forbids the verb.
-    - If they do not (`crawl` is None), the reason is the first warning in `plan`, the master's answer.
+    `crawl` is the crawl of the schedule as the files declare it. The reason is then that its `desired` forbids the
+    verb. If no file declares the crawl (None), the reason is the first warning in the master's `plan`.
     """
     if crawl is None:
         return _missing(plan)

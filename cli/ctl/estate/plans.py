@@ -233,7 +233,8 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `value`: the value to show, which is `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    A seed is shown as its URL. If a URL is in both `before` and `after`, all fields of the seeds are shown.
+    A list of seeds is shown as their URLs. If seeds in `before` and `after` have the same URL, another field differs.
+    Then the seeds are shown with all their fields.
     """
     if not isinstance(value, list):
         return shown(value)

@@ -38,7 +38,7 @@ def ask_to_delete(desk: VerbContext, gone: Sequence[OnlyThere], *, yes: bool) ->
 
 
 def delete(client: Client, each: OnlyThere, labels: Labels) -> str:
-    """Delete a resource, unless it no longer has the labels.
+    """Delete a resource if it still has the labels.
 
     Return what was done: `deleted`, `not found` or why it was kept. Raise Failed if other clients change the resource
     again and again.
