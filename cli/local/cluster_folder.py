@@ -24,18 +24,20 @@ from shared.settings import is_postgresql
 
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
-AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The number of free bytes that a start of the cluster needs, because etcd panics if the disk is too full.
+"""The number of free bytes that the first start of a cluster needs.
 
-- FIRST_BYTES: the first start, at which etcd allocates two log files of 64 MB each.
-- AGAIN_BYTES: a later start, at which etcd may allocate only the second file (`_AHEAD`).
-- ROOM_BYTES: a later start, if the second file is allocated already."""
+etcd then allocates two log files of 64 MB each. It panics if the disk is too full for them."""
+
+AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
+"""The number of free bytes that a later start needs, because etcd may allocate another log file of 64 MB.
+
+If this file exists already, ROOM_BYTES are enough."""
 
 _AHEAD: Final = "0.tmp"
-_AHEAD_BYTES: Final = 64_000_000
-"""The least number of bytes that the file `_AHEAD` takes on the disk if etcd has allocated the whole file.
+"""The name of etcd's next log file, which etcd allocates in advance."""
 
-`_AHEAD` is etcd's next log file, which etcd allocates in advance."""
+_AHEAD_BYTES: Final = 64_000_000
+"""etcd has allocated the whole next log file if the file takes at least this many bytes on the disk."""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"

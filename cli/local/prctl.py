@@ -44,8 +44,8 @@ def adopt_descendants(adopt: bool) -> None:
 def set_command_line(words: Sequence[str]) -> None:
     """Set the command line that `ps` and similar tools show for this process to `words`, separated by spaces.
 
-    The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory.
-    Set every environment variable again before the call. This moves the variables to other memory.
+    The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory. So
+    the caller must first set every environment variable again, which moves the variables to other memory.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The first field behind the parenthesis has the number 3.

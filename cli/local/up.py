@@ -247,9 +247,10 @@ def _tell_moved(before: Sequence[int], places: Sequence[Address]) -> None:
 def _ports(places: Sequence[Address], before: Sequence[int]) -> tuple[int, ...]:
     """Return the ports to store for the next start, in the order of the members.
 
-    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If
-    `before` has more ports, append the additional ones: places with the ports 1 and 2, before (7, 8, 9) -> (1, 2, 9).
+    `places` are the addresses of the members of this start. `before` are the ports that the last start stored. If the
+    last start had more members, keep the ports of the additional members, so that they get the same ports again.
     """
+    # Example: places with the ports 1 and 2, and before (7, 8, 9), give (1, 2, 9).
     return (*(place.port for place in places), *before[len(places) :])
 
 

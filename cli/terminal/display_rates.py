@@ -106,9 +106,9 @@ class ProgressRates(Struct):
         return min(ends) if ends else None
 
     def _pages_left_s(self, progress: Progress, pages: int, open_urls: int) -> list[float]:
-        """Estimate the seconds until `pages` more pages are stored. Return a list with this one number.
+        """Estimate the seconds until `pages` more pages are stored. Return the number in a list.
 
-        Return an empty list if no estimate is possible. `open_urls` is the number of URLs that are queued or leased.
+        The list is empty if no estimate is possible. `open_urls` is the number of URLs that are queued or leased.
         """
         rate = None if progress.standing else self.pages.steady
         if rate is not None:

@@ -15,10 +15,10 @@ def waits_of(progress: Progress) -> Waits:
 
 
 def sentences(waits: Waits, unblock: str) -> list[str]:
-    """Return why the crawl waits and how to change that, as two sentences.
+    """Return two sentences: why the crawl waits, and how to change that.
 
-    Return an empty list if any host gets requests. `unblock` is the command that ends the waits of hosts. The text
-    shows it.
+    Return an empty list if any host gets requests. `unblock` is the command that ends the waits of hosts. The second
+    sentence shows the command if it can help.
     """
     if not waits.standing:
         return []
@@ -32,7 +32,7 @@ def sentences(waits: Waits, unblock: str) -> list[str]:
 def blocking(progress: Progress, unblock: str) -> list[str]:
     """Return sentences on what stops the crawl and how to change that. Return an empty list if nothing stops it.
 
-    `unblock` is the command that ends the waits of hosts. The text shows it.
+    `unblock` is the command that ends the waits of hosts. The sentences show the command if it can help.
     """
     if alarms := [alarm for alarm in progress.alarms if alarm.startswith("nothing is sent out")]:
         return alarms[:1]
@@ -45,7 +45,7 @@ def blocking(progress: Progress, unblock: str) -> list[str]:
 def as_objects(waits: Waits, unblock: str) -> list[dict[str, object]]:
     """Return the waiting hosts in `waits.hosts` as JSON objects, each with the reason and the seconds of the wait.
 
-    `unblock` is the command that ends the waits of hosts. The text shows it.
+    `unblock` is the command that ends the waits of hosts. The field `text` shows the command if it can help.
     """
     return [
         {

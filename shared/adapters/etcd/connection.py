@@ -185,10 +185,12 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer. If it is lower than before the call, increase `history`.
+        """Record the revision of an answer, and detect that etcd was wiped or restored.
 
-        etcd was then wiped or restored. `floor`: `self.history` and `self.revision` before the call. Do nothing if
-        `self.history` has changed since.
+        This is so if the revision is lower than the revision before the call. Then increase `history`.
+
+        `floor`: the values of `self.history` and `self.revision` before the call. Do nothing if `self.history` has
+        changed since.
         """
         # Reads and writes go through a quorum, so the revision of an answer is never lower than an earlier one.
         history, known = floor

@@ -191,10 +191,10 @@ class EtcdSession:
         return leadership
 
     async def _attempt(self, key: str, value: bytes) -> int | None:
-        """Try to create the key for this session.
+        """Try once to win the election by creating its key. Return the revision of the key, or None.
 
-        Return the revision at which this campaign has created the key. Return None if the key belongs to another
-        session or an earlier leadership, or if the result is unknown.
+        None means that the campaign must try again: another session has the key, the result is unknown, or an earlier
+        leadership of this session had left the key. It also means that the lease has expired. The session is then over.
         """
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:
@@ -216,9 +216,9 @@ class EtcdSession:
         return None
 
     async def _withdraw(self, key: str, attempt: "asyncio.Task[int | None]") -> None:
-        """Wait for the last attempt of a cancelled campaign, and delete the key if that attempt created it.
+        """Clean up after a cancelled campaign: wait for its last attempt, and delete the key if this session has it.
 
-        Retry until the key is deleted or the session is over.
+        Retry while etcd does not answer, until the session is over.
         """
         await asyncio.wait({attempt})
         while not self._over.is_set():

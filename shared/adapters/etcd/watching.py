@@ -135,7 +135,7 @@ class EtcdView:
             return
 
     def _replace(self, listed: Snapshot) -> None:
-        """Make a fresh list the snapshot, unless the watch has already produced a newer one.
+        """Replace the snapshot by a fresh list of the keys, unless the snapshot is already as new.
 
         If the list shows that etcd was wiped or restored, increase the connection's `history`, which counts this.
         """

@@ -45,8 +45,8 @@ class LocalSpecs:
     """Published specs as files in a folder: one process writes them, and any number read them.
 
     It implements `SpecPublisher` and `SpecSource`. A file is replaced as a whole, so a reader sees one revision or the
-    next. A reader decodes a file only if it was replaced, and checks this at most every `look_s` seconds. The file of a
-    deleted crawl has `gone` set. The file of another crawl may not exist yet.
+    next. A reader decodes a file only if it was replaced, and checks this at most every `look_s` seconds. The spec of a
+    deleted crawl has `gone` set. The file of a new crawl may not exist yet.
     """
 
     def __init__(self, folder: Path, *, wait_s: float = 2.0, look_s: float = 0.0) -> None:

@@ -48,7 +48,7 @@ def use_list(stored: str) -> None:
 def use_snapshot(folder: Path) -> None:
     """Make this process use the public suffix list that is stored in `folder` to find registrable domains.
 
-    If the folder has none, which is possible if it was made by hand, keep the installed list.
+    A folder that was made by hand may have no list. The process then uses the installed one.
     """
     kept = folder / SNAPSHOT
     if kept.is_file():

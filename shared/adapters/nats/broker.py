@@ -90,10 +90,12 @@ class NatsBroker:
         await streams.declare(self._connection, list(pools), self._settings)
 
     async def storage(self) -> FillLevel | None:
-        """Return how full the storage of NATS is, by the bound (of the account or a stream) that is nearest.
+        """Return how full the storage of NATS is: the level of the account or stream that is fullest.
 
-        The field `refused` of the result is True while a stream stores nothing. Without any bound, the level has
-        capacity 0. Return None if there is no bound and `refused` was never True.
+        The field `refused` of the result is True while publishes to a stream fail.
+
+        If neither the account nor a stream has a bound, return None. Once a stream has failed, return a level with
+        capacity 0 instead, so that `refused` can be read.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

@@ -228,11 +228,11 @@ class NatsConnection:
 
     @asynccontextmanager
     async def _expecting(self, subject: str, wait_s: float) -> AsyncIterator[tuple[str, asyncio.Future[Any]]]:
-        """Register a request for the `with` block.
+        """Register a request for the `with` block. Yield a token and a future.
 
-        Yield two values: the token at the end of the request's reply subject, and the future of the answer. The future
-        fails after `wait_s` seconds, or when the connection breaks. `subject`: the subject of the request, empty for a
-        PING.
+        - The token is the last part of the subject for the answer. It identifies the request.
+        - The future receives the answer. It fails after `wait_s` seconds, or when the connection breaks.
+        - `subject`: the subject of the request, empty for a PING.
         """
         self._tokens += 1
         token = format(self._tokens, "x")
@@ -352,7 +352,9 @@ class NatsConnection:
             self._refusal.set_result(self._last_error)
 
     def _denied(self, operation: str, subject: str) -> None:
-        """Fail the open requests on `subject`, because the server denied `operation` on it. Log this once a minute.
+        """Fail the open requests on `subject`, because the server denied `operation` on it.
+
+        Log denials at most once a minute.
 
         - `operation`: "publish" or "subscription". If the subscription to the inbox is denied, all open requests and
           all later calls fail with Unusable.

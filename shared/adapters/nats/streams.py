@@ -31,8 +31,9 @@ ROBOTS_STREAM: Final = f"KV_{subjects.ROBOTS_BUCKET}"
 ROBOTS_SUBJECT: Final = f"$KV.{subjects.ROBOTS_BUCKET}."
 REPEAT_WINDOW_S: Final = 120
 DECLARATION: Final = 2
-"""The number in all declarations of this release. A release that changes declarations must increase it. A change of
-settings (StreamSettings) is no such change."""
+"""The number in all declarations of this release. A release that changes the code of a declaration must increase it.
+
+Values that come from StreamSettings may change without a new number."""
 
 _DECLARED_BY: Final = "orb_declaration"
 
@@ -244,9 +245,9 @@ async def _declare_consumer(connection: NatsConnection, stream: str, unsigned: d
 
 
 def _keeping_waiting(stream: str, declared: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """Return the declaration of a consumer with its present `max_waiting`, which a server refuses to change.
+    """Return the declaration of a consumer, with `max_waiting` set to the value of the existing consumer.
 
-    Log a warning if the declared value is another one.
+    `max_waiting` limits the open pulls. NATS refuses to change it. Log a warning if the declared value is another one.
     """
     kept = current.get("max_waiting", declared["max_waiting"])
     if kept != declared["max_waiting"]:

@@ -39,10 +39,11 @@ class SegmentScan(Struct, frozen=True):
 
 
 class Repaired(Struct, frozen=True):
-    """The result of repairing one WARC file: the numbers of bytes kept and cut.
+    """The result of repairing one WARC file.
 
-    `kept` 0 means that the file was deleted. `damaged`: ranges of the kept bytes (start, end) that are not whole
-    records.
+    - `segment`: the name of the file.
+    - `kept`: the number of bytes kept, 0 if the file was deleted. `cut`: the number of bytes cut from its end.
+    - `damaged`: ranges of bytes (start, end) that were kept, but are not whole records.
     """
 
     segment: str
@@ -148,10 +149,11 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Decides if the bytes of a gzip magic number inside a gzip member belong to the member's content.
+    """Decides if a gzip magic number belongs to the content of a gzip member whose end is missing.
 
-    This happens if the content is a gzip file itself. `view`: the bytes of the file. `start`: the position of the
-    member, which must reach undamaged to the end of `view`.
+    It does, for example, if the archived page is a gzip file itself. Otherwise the next record may begin there.
+
+    `view`: the bytes of the file. `start`: the position of the member, which must be undamaged up to the end of `view`.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

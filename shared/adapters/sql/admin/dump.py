@@ -91,9 +91,9 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make the database generate only ids that are greater than those in `given`, in each table.
+    """Make each table generate only ids that are greater than its number in `given`. 0: change nothing.
 
-    `given`: the result of `numbers` for another database. A table whose number is 0 is skipped.
+    `given`: the greatest ids that the copied database has generated, by table (the result of `numbers`).
     """
     for table, number in given.items():
         if not number:
@@ -123,10 +123,10 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers that show if masters wrote to the database: compare the results before and after a copy.
+    """Return numbers that differ before and after a copy if masters wrote to the database meanwhile.
 
-    At least one number changes with every write that a copy must contain. A copy need not contain these writes, and
-    the numbers may ignore them:
+    At least one number changes with every write that a copy must contain. The numbers may ignore these writes, because
+    a copy is correct without them:
 
     - Retention and the cleanup after a deleted crawl. Masters on the copy delete the same rows again.
     - The record of the last use of a key. The copy has an earlier time.

@@ -303,9 +303,10 @@ def _orphans(connection: Connection, found: Findings, removing: set[int]) -> Non
 
 
 def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool | None]) -> None:
-    """Add a violation to `found` for each table with rows of a crawl that never existed, or whose rows were removed.
+    """Find rows of crawls that have none. Add a violation to `found` for each such crawl and table.
 
-    Leases and counters may be left after the removal. `crawls`: the result of `_crawls`.
+    A crawl has no rows if it never existed, or after its deletion is complete. The deletion may leave leases and
+    counters behind. `crawls`: the result of `_crawls`.
     """
     # Each table is read by its index, with one small query for each crawl in it.
     for table in _PARTED:

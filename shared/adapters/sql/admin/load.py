@@ -59,10 +59,10 @@ async def filling(database: str, schema_of: str = HEAD) -> AsyncIterator[Databas
 
 
 def begin_anew(connection: Connection) -> None:
-    """Separate a cluster restored from a backup from its earlier history.
+    """Prepare a database restored from a backup, so that late writes and reports from before have no effect.
 
-    - Raise the epoch, so that terms from before the restore are outdated.
-    - Reset the positions up to which reports and items are applied. They will come in new streams.
+    - Raise the epoch, so that all earlier terms of owners and leaders are outdated.
+    - Reset the positions up to which reports and items are applied. The restored cluster reads new streams.
     - Skip the ids of leases and hosts that the cluster may have used after the backup. Late reports with such an id
       then have no effect.
     """

@@ -153,10 +153,10 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete the rows that say which partitions have applied the parts of SEED_SET commands, except the last parts.
+    """Delete the rows about parts of SEED_SET commands. A row says that a partition has applied a part.
 
-    A large change of a seed set is sent as several commands, its parts. `ids` are the ids of the last parts. The
-    caller deletes the rows of the last parts.
+    A large command is sent in several parts. `ids` are the ids of the commands. The last part has the same id as the
+    command, and the caller deletes its rows.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2
@@ -224,10 +224,10 @@ def _crawls(connection: Connection, rules: Retention, now_ms: int, place: str) -
 
 
 def _producers(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the rows of producers whose last week of use ended longer ago than `rules` allow.
+    """Delete the rows of weekly producers whose week ended longer ago than `rules` allow.
 
-    A producer is a name under which a process numbers the discoveries that it sends. The name shows the week. Rows of
-    producers without a week are not deleted here. `place`: the row after which the pass begins.
+    A producer is a name under which a process numbers the discoveries that it sends. A weekly producer is used for one
+    week, which its name contains. `place`: the row after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.PRODUCERS, now_ms)
     rows, further = _next_producers(connection, place)

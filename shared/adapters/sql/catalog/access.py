@@ -104,8 +104,7 @@ def ask(
 def command(connection: Connection, command_id: str) -> CommandProgress | None:
     """Return the progress of a command: the number of its partitions, and how many of them have applied it.
 
-    Return None if there is no such command. The result can also be a command that the leader sent for a revision of a
-    spec.
+    Return None if there is no such command. Commands that the leader sends for a new revision of a spec are found, too.
     """
     row = connection.execute(select(command_requests).where(command_requests.c.id == command_id)).first()
     if row is None:

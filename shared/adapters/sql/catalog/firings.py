@@ -139,9 +139,9 @@ def fire_all(
 
 
 def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
-    """Return up to `max_count` queued effects that can be carried out now, because the run of their crawl has ended.
+    """Return up to `max_count` queued verbs that can be applied now, because the run of their crawl has ended.
 
-    A queued effect is the verb of a schedule that waits until the current run of its crawl ends.
+    A schedule can queue its verb (`Overlap.QUEUE`) if the crawl is in a run at the due time.
     """
     return [QueuedEffect(*row) for row in connection.execute(_QUEUED, {"max_count": max_count})]
 
@@ -149,15 +149,17 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply the verb of a queued effect to its crawl, and update the line of the schedule's history.
+    """Apply a verb of a schedule that was queued until the run of its crawl ended. Update the schedule's history.
 
-    Return the schedule's name, and the line if its outcome has changed. Return None, and write nothing, in these cases:
+    `waiting`: the queued verb. Return the name of the schedule, and its line in the history if the line's outcome has
+    changed. Return None, and write nothing, in these cases:
 
-    - The effect is no longer queued.
-    - Its schedule is paused or deleted.
+    - The verb is no longer queued.
+    - The schedule is paused or deleted.
     - Another run of the crawl has begun.
 
-    Raise ScheduleUnreadable if a later version wrote the schedule or the firing.
+    Raise OwnershipLost if a later leader has claimed the schedules. Raise ScheduleUnreadable if a later version wrote
+    the schedule or the line.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -251,11 +253,11 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
 
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
-    """Return which due times of `steps` have a line in the history, as pairs of schedule id and due time.
+    """Return the due times of `steps` that the histories of the schedules already contain.
 
-    One line records all missed due times of a step, so only the first of them is checked. The caller must not handle
-    the returned due times again.
+    A due time is returned as a pair of schedule id and time. The caller must not handle it again.
     """
+    # One line records all missed due times of a step, with the first as its key. So only the first is looked up.
     table = schedule_firings
     first = [(stored.schedule_id, step.missed[0]) for stored, step in steps if step.missed]
     fires = [(stored.schedule_id, step.fires) for stored, step in steps if step.fires is not None]
@@ -269,7 +271,7 @@ def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, St
 class Writing:
     """The context of a transaction that applies the verbs of schedules.
 
-    - `crawls`: the crawls that the transaction has locked, by name. Each verb replaces its crawl by the changed one.
+    - `crawls`: the crawls that the transaction has locked, by name. After a verb, the changed crawl is stored here.
     - `partitions`: the number of partitions of the cluster.
     """
 
@@ -280,18 +282,18 @@ class Writing:
 
 
 def _locked(connection: Connection, names: Iterable[Sequence[str]]) -> dict[str, DeclaredCrawl]:
-    """Lock the crawls of several firings, and return them by name. `names` has the crawls of each firing.
+    """Lock the crawls of several schedules, and return them by name. `names` has the crawls of each schedule.
 
-    A firing with more than MAX_SELECTED crawls is refused later, so its crawls are not locked.
+    Crawls of a schedule with more than MAX_SELECTED crawls are not locked. Their verb is refused later.
     """
     wanted = {name for each in names if len(each) <= MAX_SELECTED for name in each}
     return dict(declared.locked(connection, sorted(wanted)))
 
 
 def _apply(writing: Writing, stored: StoredSchedule, names: Sequence[str], due_ms: int) -> Firing:
-    """Apply the verb of the schedule to its crawls `names`. Return the firing to record, with the effect on each crawl.
+    """Apply the verb of the schedule to its crawls `names`. Return a line for its history, with each crawl's effect.
 
-    The firing is REFUSED, without effects, if there are no crawls or more than MAX_SELECTED.
+    If there are no crawls, or more than MAX_SELECTED, apply nothing. The outcome in the line is then REFUSED.
     """
     if not names or len(names) > MAX_SELECTED:
         detail = f"the selector has more than {MAX_SELECTED} crawls: narrow it" if names else "no crawl has the labels"
@@ -346,7 +348,7 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if the schedule has a queued effect for the crawl already.
+    """Return True if the schedule has already queued a verb for the crawl, to apply after the crawl's present run.
 
     Return False for a verb that does not begin a run, and for a schedule that does not queue verbs.
     """
@@ -386,9 +388,9 @@ def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
 
 
 def _trim(connection: Connection, schedule_ids: Sequence[int]) -> None:
-    """Delete the lines of these schedules' histories beyond the newest HISTORY lines.
+    """Delete old lines from the histories of these schedules. Keep the newest HISTORY lines of each.
 
-    A line stays while one of its effects is queued, or has a command that is not published yet.
+    Also keep a line while its verb is queued for a crawl, or while one of its commands is not published.
     """
     rows = connection.execute(_OLDEST, {"schedule_ids": schedule_ids}).all()
     if not rows:

@@ -48,8 +48,8 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    If the last visit of a host was 5 seconds ago, the field `rest_s` of its state is -5. The caller must add the delay
-    between requests to the host with `waits.rested`.
+    The field `rest_s` is not complete: it is minus the seconds since the last visit of the host. The caller must add
+    the delay of the host to it with `waits.rested`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
@@ -58,7 +58,8 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
     """Return at most `max_count` hosts on which the crawl has URLs queued or waiting.
 
-    If the last visit of a host was 5 seconds ago, the field `rest_s` of its state is -5. The host's delay is not added.
+    The field `rest_s` is not complete: it is minus the seconds since the last visit of the host. The caller must add
+    the delay of the host to it with `waits.rested`.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """

@@ -211,7 +211,7 @@ def settle(
     """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
 
     Return how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table. `evidence`:
-    None, or why the items cannot be stored. In the second case, make all dead letters, and return an empty result.
+    the reason why the items cannot be stored: they then become dead letters, and the result is empty. None: no reason.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -310,9 +310,9 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages in `newest` whose stored items come from the same or an earlier fetch. They must be replaced.
+    """Return the pages whose stored items must be replaced by those in `newest`, which has a fetch for each page.
 
-    For each page whose stored items come from a later fetch, set the value in `newest` to None.
+    If the stored items come from a later fetch, omit the page, and set its value in `newest` to None.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
