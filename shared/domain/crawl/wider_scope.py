@@ -163,7 +163,7 @@ def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
 
 
 def found_again(scope: CompiledScope, page: ReadablePage, outlinks: Iterable[tuple[str, str]]) -> list[FoundAgain]:
-    """Return the stored links of a page that the present scope admits. Return an empty list if it excludes the page.
+    """Return the stored links of a page that the present scope admits. Empty if the scope excludes the page itself.
 
     The result has each URL at most once as a page and once as a requisite. Entries of sitemaps and feeds are left out.
     `outlinks`: pairs of a URL and how it was found, as the archive stores them.

@@ -18,12 +18,12 @@ SITEMAP_LOCATION: Final = "sitemap_location"
 robots.txt of the URL's host does not name the sitemap."""
 
 UNLISTED: Final = "unlisted"
-"""A key in a page's counts of excluded links, where the other keys are reasons. Its value is the number of the page's
-links that the archive did not store."""
+"""A special key in a page's counts of excluded links by reason. Its value is the number of the page's links that the
+archive did not store."""
 
 SCOPE: Final = "scope"
-"""A key in a page's counts of excluded links, where the other keys are reasons. Its value is a revision of the spec:
-the scope of this revision or of a later one judged the links. Revision 1 is not stored."""
+"""A special key in a page's counts of excluded links by reason. Its value is no count but a revision of the spec. The
+scope of this revision or of a later one judged the links. Without the key it is revision 1."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
@@ -107,15 +107,10 @@ def encoded(counts: Mapping[str, int]) -> str | None:
 def losses(
     page: bool, truncated: str | None, left_out: str | None, reason: str | None
 ) -> Sequence[tuple[str, str, int]]:
-    """Return what a fetch adds to its crawl's counts of missing content (the tallies), as (kind, key, number).
+    """Return the numbers that a fetch adds to its crawl's counts of missing content.
 
-    - ("left_out", reason, n): for each reason, the number of the page's excluded links.
-    - (OUTLINKS, "left_out", 1): the scope excluded links of the page.
-    - (OUTLINKS, UNLISTED, 1): the scope excluded links of the page, and the archive did not store all its links.
-    - (NOT_INDEXED, `reason`, 1): `reason` keeps the page out of lists, exports and items (NotIndexed).
-    - ("truncated", `truncated`, 1): the fetch stored a page with an incomplete body, and `reason` is no NotIndexed.
-
-    The parameters:
+    The result has tuples of a kind of count, a key within this kind, and the number to add. For example,
+    `("left_out", "depth", 3)` stands for three links that are deeper than the depth limit.
 
     - `page`: the fetch stored a page.
     - `truncated`: why the body is incomplete, None if it is complete.
@@ -123,10 +118,11 @@ def losses(
     - `reason`: the reason that is stored with the fetch.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
-    if left_out and may_be_admitted(left_out):
+    if left_out and may_be_admitted(left_out):  # Count the page itself once, whatever the number of its links.
         counts.append((OUTLINKS, "left_out", 1))
         if is_unlisted(decoded(left_out, every=True)):
             counts.append((OUTLINKS, UNLISTED, 1))
+    # An incomplete body counts only if the page is in lists, exports and items.
     if not_indexed(reason):
         counts.append((NOT_INDEXED, str(reason), 1))
     elif page and truncated:
@@ -150,7 +146,7 @@ def may_be_admitted(row: str | None) -> bool:
 def judged_by(row: str | None) -> int:
     """Return the earliest revision of the spec whose scope may have judged the page's links.
 
-    The scope of this revision or of a later one judged them. Return 1 if no revision is stored.
+    A later revision may have judged the links instead. Return 1 if no revision is stored.
 
     `row`: the page's counts of excluded links, as the text that `encoded` returned.
     """

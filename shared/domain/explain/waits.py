@@ -121,10 +121,10 @@ def delay_of(state: HostState, spec: CrawlSpec) -> float:
 
 
 def rested(state: HostState, spec: CrawlSpec) -> HostState:
-    """Return a copy of `state` with `rest_s` set to the seconds until the host's delay has passed.
+    """Return a copy of `state` in which `rest_s` is the number of seconds until the host's delay has passed.
 
-    In `state`, `rest_s` must be the seconds since the last visit to the host as a negative number, such as -3 after 3
-    seconds. With a delay of 5 seconds, it becomes 2. The new `rest_s` is negative if the delay has passed already.
+    In the given `state`, `rest_s` is a negative number: -3 if the last visit to the host was 3 seconds ago. With a
+    delay of 5 seconds the result is 2. The result is negative if the delay has passed already.
     """
     return replace(state, rest_s=state.rest_s + delay_of(state, spec))
 

@@ -74,8 +74,8 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `still_s`: the number of seconds before and after this change in which the page did not change. Leave out
-        seconds that an earlier call counted.
+        `still_s`: for how many seconds the page is known to have been unchanged, before and after this change
+        together. Do not pass seconds again that an earlier call got.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

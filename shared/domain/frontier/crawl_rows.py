@@ -14,9 +14,8 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
       RUNNING.
-    - `active_pool`: the pool whose stored clock measures the time of this crawl while the crawl is active. None if no
-      clock measures it.
-    - `active_zero_ms`: the value of that clock at which `active_ms` was 0. It is 0 if `active_pool` is None.
+    - `active_pool`: the pool whose clock now measures the active time. None: the active time does not grow now.
+    - `active_zero_ms`: the value to subtract from the pool's clock (ms) to get the active time. 0 without a pool.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -61,9 +60,9 @@ class SeededRun(NamedTuple):
 
 
 class CrawlVersion(NamedTuple):
-    """A value that differs after each change of a crawl's revision or state.
+    """The version of a crawl's row. It differs after each change of the crawl's revision or state.
 
-    `change`: the number of the crawl's last change. Changes of all crawls are numbered together.
+    `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     """
 
     change: int
@@ -86,15 +85,15 @@ class ChangeMark(Struct, frozen=True):
 
 
 class CrawlChanges(Struct, frozen=True):
-    """What changed in crawls since the read that returned a mark, in one snapshot. Pass `mark` to the next read.
+    """The changes of crawls since an earlier read, as one snapshot.
 
-    - `rows`: the crawls whose version is not the one that the caller knows. None for a deleted crawl.
+    - `mark`: the position of this read, to pass to the next read.
+    - `rows`: the rows of the crawls whose version the caller does not know yet. None for a deleted crawl.
     - `recent`: the versions of the crawls that changed last. An earlier read may have returned some of them.
-    - `compared`: the crawls that were checked even if they seem unchanged: the next ones in turn, and those that the
-      caller named.
+    - `compared`: the crawls that were checked although they seemed unchanged.
     - `counted`: the crawls whose counters changed.
-    - `clocks`: the clock of each pool: for how many ms in all the pool could work.
-    - `positions`: the position up to which each partition has applied its reports.
+    - `clocks`: for each pool, the total time in ms during which the pool could work.
+    - `positions`: for each partition, the position in the reports up to which its owner has applied them.
     """
 
     mark: ChangeMark

@@ -23,8 +23,8 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""For each kind of command, a function that returns the revision of a crawl for which the leader sends the next command
-of this kind. None: there is no such revision."""
+"""For each kind of command, a function that returns a revision of a crawl: the one for which the leader sends a command
+of this kind now. None: there is no such revision."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
@@ -32,9 +32,9 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
     `command_id` names the command's kind, crawl and revision, such as `rescope-7-3`. Return None in these cases:
 
-    - `command_id` does not have this form, or names a kind that the leader sends for no revision.
+    - `command_id` does not have this form, or names a kind of command that the leader never sends for a revision.
     - The revision is not stored.
-    - No partition has applied the command, and it is not the one that the leader sends next.
+    - No partition has applied the command, and the leader will not send it.
     """
     match = _ID.fullmatch(command_id)
     if match is None or match[1] not in {*_SENT_FOR, CommandKind.RECRAWL}:
@@ -53,9 +53,9 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
 
 def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if the leader sends, or will send, the command of this kind for this revision.
+    """Return True if the leader has a command of this kind to send for this revision, or has just sent it.
 
-    The leader sends none for the first revision.
+    It sends no such command for the first revision of a spec.
     """
     sent_for = _SENT_FOR.get(kind)
     try:

@@ -261,8 +261,8 @@ schedule_effects = Table(
     partial_index("schedule_effects_queued", "crawl", "schedule_id", "due_ms", where="outcome = 'queued'"),
     partial_index("schedule_effects_commands", "schedule_id", "due_ms", where="command IS NOT NULL AND NOT commanded"),
 )
-"""What a firing did to each crawl. `command`: the id of the command that the effect needs, NULL if none. `commanded`:
-the leader has published it."""
+"""What a firing of a schedule did to each crawl. `command`: the id of the command that the leader must publish for the
+crawl, NULL if it needs none. `commanded`: the leader has published this command."""
 
 leader_fence = Table(
     "leader_fence",

@@ -7,8 +7,8 @@ from sqlalchemy import TextClause, text
 
 BEHIND: Final = "fingerprint > :after"
 UNMARKED: Final = "coalesce(after_command, 0) < :number"
-"""The condition for rows of `urls` that command `:number` may change: the row was last written before the command was
-accepted. `after_command` is the newest command that was in progress at the last write."""
+"""The SQL condition for rows of `urls` that command `:number` may change: those last written before it was accepted.
+The column `after_command` has the number of the newest command that was in progress at the last write."""
 
 ROWS_A_CHUNK = 5_000
 STEP = 500
@@ -43,10 +43,10 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for the fingerprint of the last URL of a step of `:others` + 1 URLs. No row: fewer URLs are left.
+    """Return a query for the last fingerprint of a command's next step through the URLs.
 
-    The step has URLs that meet the SQL condition `which`. It begins after the fingerprint `:after`, in the order of
-    fingerprints. `table`: the table of the URLs.
+    A step consists of the next `:others` + 1 URLs after the fingerprint `:after`, in the order of fingerprints. The
+    query has no row if fewer URLs are left. `which`: an SQL condition, which selects the URLs. `table`: their table.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"

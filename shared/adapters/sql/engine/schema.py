@@ -95,9 +95,9 @@ crawls = Table(
 - `resumes_as`: the state to which a paused crawl returns.
 - `collected_at_ms`: when every partition had removed the rows of a deleted crawl.
 - `change`: the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
-- `active_ms`: the active time if `active_pool` is NULL. Else the active time is the pool's clock (`pool_clocks.ms`)
-  minus `active_zero_ms`.
-- `changes_deleted_ms`: the time of the newest row in `page_changes` that retention has deleted.
+- `active_ms`: the crawl's active time, if `active_pool` is NULL. While `active_pool` is set, the active time is
+  instead `pool_clocks.ms` of that pool minus `active_zero_ms`.
+- `changes_deleted_ms`: the newest time of the rows that retention has deleted from `page_changes`.
 - `desired`: the desired state in the declaration, NULL if it has none.
 - `refresh_ms`: when the latest run began if it is a refresh, else 0."""
 
@@ -301,7 +301,7 @@ fetches = Table(
 - `history`: a list of its other outcomes, each with its time, status and reason, newest first.
 - `left_out`: the numbers of the page's excluded links by reason, encoded by shared.domain.explain.excluded_links. NULL
   without excluded links.
-- `links_found`: NULL if the answer can have no links.
+- `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
 - `recrawl`: encoded by shared.domain.frontier.page_history. NULL for a page that is fetched once."""
 
 seed_contexts = Table(

@@ -101,8 +101,8 @@ MARK: Final = updating(
     ("after_command",),
     "after_command = {v}after_command",
 )
-"""Sets `after_command` of rows of `urls` to the newest command in progress. That command and earlier ones then skip
-these rows. The statement runs only for crawls with a command in progress."""
+"""Sets the column `after_command` of rows of `urls` to the number of the crawl's newest command in progress. Commands
+up to this number then skip these rows. The statement runs only for crawls with a command in progress."""
 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
@@ -150,8 +150,8 @@ def storable(value: Any) -> Any:
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
     """Write an owner's changes, and the position up to which the owner has applied the reports (Store.apply).
 
-    Return the entries of `changes.give_up` that another transaction must continue, because this one reached its limit
-    of URLs. Raise OwnershipLost if the partition has another owner.
+    One transaction ends a limited number of the URLs of the queues in `changes.give_up`. Return the queues that have
+    more such URLs. Raise OwnershipLost if the partition has another owner.
     """
     pass_fence(connection, fence, position)
     return write(connection, fence.partition, changes)
@@ -160,8 +160,8 @@ def apply(connection: Connection, fence: Fence, position: Position, changes: Cha
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
     """Write an owner's changes inside a transaction that has passed the fence.
 
-    Return the entries of `changes.give_up` that another transaction must continue, because this one reached its limit
-    of URLs.
+    One transaction ends a limited number of the URLs of the queues in `changes.give_up`. Return the queues that have
+    more such URLs.
     """
     URL.run(
         connection,

@@ -15,8 +15,8 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""A read begins this far below the greatest number of a change in the previous read. Changes with lower numbers may
-have been committed since."""
+"""Each read repeats the changes with the last 32 numbers of the previous read. A slow transaction may have committed
+such a number only after the previous read."""
 
 COMPARED: Final = 10
 """One read compares this many crawls with the versions that the caller knows. This finds changes that earlier reads
@@ -46,14 +46,13 @@ def since(
     known: Callable[[CrawlId], CrawlVersion | None],
     compare: Collection[CrawlId],
 ) -> CrawlChanges:
-    """Return what changed in crawls since the earlier read that returned `mark` (Store.crawl_changes).
+    """Return what changed in crawls since an earlier read (Store.crawl_changes).
 
-    - `mark` has the greatest number of a change, and the versions of partitions, that the earlier read saw.
-    - `known` returns the version of a crawl that the caller has read, None if it has read none.
-    - `compare`: crawls to compare with `known`, even if nothing shows that they changed.
-
-    Each read after the first also compares the next COMPARED crawls that are worked on.
+    - `mark`: the position that the earlier read returned. The default ChangeMark is for the first read.
+    - `known`: a function that returns the version of a crawl that the caller has read, None if it has read none.
+    - `compare`: crawls whose stored version is compared with `known` in any case.
     """
+    # Each read after the first also compares the next COMPARED crawls that are seeding, running or paused.
     # A slow transaction may commit a low number so late that no later read begins below it. The comparison finds it.
     first = mark == ChangeMark()
     recent = {} if first else _versions(connection.execute(_RECENT, {"change": max(0, mark.change - OVERLAP)}))
@@ -88,9 +87,10 @@ def since(
 
 
 def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> None:
-    """Make the active time of crawls grow with the clock of their pool (`pool_clocks`) from now on.
+    """Begin to measure the active time of crawls by the clocks of their pools (Store.start_active_time).
 
-    `pools` has the pool of each crawl. Crawls that are paused or have ended are skipped (Store.start_active_time).
+    A pool's clock is a stored number of ms in the table `pool_clocks`. `add_pool_time` raises it while the pool can
+    work. `pools`: the pool of each crawl. Crawls that are not seeding or running are left unchanged.
     """
     by_pool: dict[str, list[CrawlId]] = defaultdict(list)
     for crawl_id, pool in pools.items():
@@ -102,10 +102,10 @@ def start_active_time(connection: Connection, pools: Mapping[CrawlId, str]) -> N
 
 
 def add_pool_time(connection: Connection, clocks: Mapping[str, int], ms: int) -> None:
-    """Add `ms` to the clocks of pools (`pool_clocks`). `clocks`: by pool, the value that the caller has read.
+    """Add `ms` to the clocks of pools in the table `pool_clocks` (Store.add_pool_time).
 
-    A clock that no longer has this value is not changed: another leader has counted the same time
-    (Store.add_pool_time).
+    `clocks`: for each pool, the value of the clock that the caller has read. If the stored value differs, the clock is
+    not changed, because another leader has added the same time.
     """
     connection.execute(_ADD, [{"pool": pool, "ms": at, "more": ms} for pool, at in sorted(clocks.items())])
 

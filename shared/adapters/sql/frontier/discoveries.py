@@ -142,10 +142,10 @@ def apply_found(
 
     - `position`: up to where the owner has applied the reports. It is stored.
     - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
-    - `marks`: by crawl, the newest command in progress that was accepted before the batch. That command and earlier
-      ones skip the URLs that the batch inserts or changes.
-    - `max_requisites`: budgets of requisites, by crawl. `signs`: rules by which a date in a sitemap or feed makes a
-      page due sooner, by crawl. In a crawl with None or without an entry, such dates change nothing.
+    - `marks`: for each crawl, the number of its newest command in progress. Commands up to this number skip the URLs
+      that the batch inserts or changes. `max_requisites`: for each crawl, its budget of requisites.
+    - `signs`: for each crawl, the rules by which a date in a sitemap or feed makes a page due sooner. Without rules
+      such dates change nothing.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -282,10 +282,10 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs and merge links into known ones. Return the known URLs that commands in progress may change.
+    """Insert new URLs, and merge links into known ones. Return known URLs that commands in progress need not skip.
 
-    - `least`: for each URL that was found as a page, the link to it with the least depth. `required`: the same for
-      each URL that was found as a requisite.
+    - `least`: for each URL that was found as a page, the best link to it (`nearer_link`). `required`: for each URL
+      that was found as a requisite, a link to it.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
     """
     keys = sorted(least.keys() | required.keys())

@@ -36,8 +36,8 @@ seed)."""
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
     """Return the better of two links to one URL. An admitted link is better than one that the scope excludes.
 
-    Of two admitted links, the one with fewer extra hops is better. It gets the lesser depth of both. If the extra hops
-    are equal, the link with the lesser depth is better.
+    Of two admitted links, the link with fewer extra hops is better. The result then has the lesser depth of the two
+    links. If the extra hops are equal, the link with the lesser depth is better.
     """
     if link.extra == other.extra or link.outside or other.outside:
         of_link = bool(link.outside), link.extra, link.depth, bool(link.via)
@@ -50,7 +50,7 @@ def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
 class HopChanges:
     """Collects changes of the depth and the extra hops of known URLs, and writes them.
 
-    Extra hops are the links on the way to a URL that lead beyond the scope.
+    The extra hops of a URL are the links on the way from a seed to it that lead beyond the scope.
     """
 
     __slots__ = ("_depths", "_places")
@@ -60,9 +60,10 @@ class HopChanges:
         self._depths: list[Row] = []
 
     def place(self, key: _Key, link: DiscoveredLink, depth: int, flags: int) -> None:
-        """Record that the URL gets the depth `depth`, and the extra hops, redirects and linking page of `link`.
+        """Record a new depth, new flags and a new linking page for a known URL.
 
-        `flags`: the URL's new flags, except for the extra hops, which are added.
+        Redirects in a row, extra hops and the linking page are those of `link`. `depth`: the new depth. `flags`: the
+        new flags. The number of extra hops, which is a part of the flags, is replaced by that of `link`.
         """
         via = link.via_host or None, link.via or None
         self._places.append((depth, link.hops, *via, with_extra_hops(flags, link.extra), *key))
@@ -79,8 +80,8 @@ class HopChanges:
 
         `known`: the stored values of the URL. Changes of a leased URL are also added to `result`.
 
-        Return True if the URL must be queued again. This is so if it was fetched, and its outlinks now have fewer extra
-        hops or come within the depth limit.
+        Return True if the URL must be queued again. A fetched URL must be queued again if the crawl may now follow
+        more of its outlinks: they have fewer extra hops, or come within the depth limit.
         """
         state, depth, lease_id, _, flags, _ = known
         extra, leased = extra_hops_of(flags), state is UrlState.LEASED

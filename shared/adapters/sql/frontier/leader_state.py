@@ -1,6 +1,7 @@
 """Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state.
 
-The epoch is the first part of every term. The leader raises it if etcd or the database was replaced by an older copy.
+The epoch is the first part of every term, the number of an ownership. The leader raises the epoch if etcd or the
+database was replaced by an older copy.
 """
 
 from collections.abc import Mapping, Sequence

@@ -257,8 +257,8 @@ def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) ->
 def _left(connection: Connection, crawl_id: CrawlId, budget: Budget) -> int:
     """Return how many URLs of the crawl may still be leased within `budget`. 0 if its limit of bytes is reached.
 
-    Leased URLs of all partitions count as pages. The crawl's row stays locked until the commit, so owners lease URLs
-    of one crawl one after the other. SQLite has one writer and needs no lock.
+    The limit of pages covers the stored pages and the leased URLs of all partitions. On PostgreSQL the crawl's row
+    stays locked until the commit, so that no other owner leases URLs of the crawl meanwhile.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(_LOCK_CRAWL, {"crawl_id": crawl_id})

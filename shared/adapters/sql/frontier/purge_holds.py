@@ -14,9 +14,10 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 
 
 def take(connection: Connection, holder: str, now_ms: int) -> None:
-    """Begin a hold for `holder`, a process that copies the reports. Delete holds without a beat for a day.
+    """Begin a hold for `holder`, a process that copies the reports. Delete the holds that ended processes left.
 
-    The beat of the hold, a number, begins at 1. If the process stops raising it (`beat`), owners purge again.
+    The process must call `beat` regularly, which raises the hold's number. If the number does not grow any more, owners
+    purge reports again. A hold is deleted a day after the last such call.
     """
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))
@@ -24,9 +25,9 @@ def take(connection: Connection, holder: str, now_ms: int) -> None:
 
 
 def beat(connection: Connection, holder: str, now_ms: int) -> bool:
-    """Raise the beat of the hold by 1, to show that its process still runs. Return False if the hold does not exist.
+    """Raise the number of a hold by 1, to show that its process still runs. Return False if the hold does not exist.
 
-    Store `now_ms` as the time of the beat.
+    Store `now_ms` as the time of this call.
     """
     holds = schema.report_holds
     statement = update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1, begun_at_ms=now_ms)

@@ -124,8 +124,8 @@ def _pages(connection: Connection, command: CommandRun, found: Sequence[tuple[An
 def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered, now_ms: int) -> int | None:
     """Write the result of one chunk of a REDISCOVER. Return where the next chunk begins, None at the end.
 
-    Queue the pages in `done.again`. Add the numbers of read pages, published links and queued pages to the crawl's
-    counts by reason. Raise the version of the crawl's counters even if none changes.
+    Queue the pages in `done.again`. Count the pages that were read, the links that were published, and the pages that
+    were queued.
     """
     crawl_id, partition = command.crawl_id, command.partition
     if not command.after:
@@ -137,7 +137,8 @@ def rediscovered(connection: Connection, command: CommandRun, done: Rediscovered
     again = sum(
         _queue_again(connection, crawl_id, host_id, keys, deltas, now_ms) for host_id, keys in sorted(by_host.items())
     )
-    # The greater version keeps the leader from finishing the crawl by counters that it read before this call.
+    # This raises the version of the counters even if `deltas` is empty. The greater version keeps the leader from
+    # finishing the crawl by counters that it read before this call.
     add_counters(connection, crawl_id, partition, deltas)
     counts = {"pages": done.pages, "links": done.links, "queued_again": again}
     add_tallies(connection, partition, {(crawl_id, REDISCOVERED, key): n for key, n in counts.items() if n})
@@ -154,8 +155,8 @@ def _queue_again(
 ) -> int:
     """Queue pages of a host again: done pages, and those that wait for their next fetch. Return how many.
 
-    They are fetched without validators, so that the worker gets the whole page. Skip pages that are queued or leased
-    already. The changes of counters are added to `deltas`.
+    The worker will fetch them without a conditional request (ETag, Last-Modified), to get the whole page. Skip pages
+    that are queued or leased already. The changes of counters are added to `deltas`.
     """
     keys = {"crawl_id": crawl_id, "host_id": host_id}
     values: list[tuple[Any, ...]] = []
@@ -180,9 +181,10 @@ def _queue_again(
 
 
 def widened_revision(connection: Connection, crawl_id: CrawlId) -> Revision | None:
-    """Return the newest revision whose scope may admit more than that of the revision before. None if there is none.
+    """Return the newest revision that may have widened the scope. Return None if there is none.
 
-    If the revision before cannot be read, its scope counts as narrower (Store.widened_revision).
+    A revision widens the scope if it may admit more links than the previous revision does. It also counts as wider if
+    the previous revision cannot be read (Store.widened_revision).
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

@@ -66,7 +66,7 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 
 class Relinked(Struct, frozen=True):
-    """A change of a known URL that was found as a requisite, or of a known requisite that was found again.
+    """A change of a known URL that is found again, as a requisite or after it was a requisite.
 
     The function `relinked` makes it.
 
@@ -132,18 +132,20 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return the change of a known URL that was found as a requisite, or of a known requisite. None: nothing changes.
+    """Return the change of a known URL that is both a requisite and a page, or of an excluded requisite.
+
+    Return None if nothing changes.
 
     - `page`: the link to the URL as a page, if there is one.
     - `requisite`: True if the URL was found as a requisite within the budget.
 
-    The flag ALSO_PAGE marks a requisite that is also linked as a page.
+    The flag ALSO_PAGE marks a requisite to which a page also links.
 
-    - A page that waits to be fetched becomes a requisite with this flag. Seeds, sitemaps and feeds stay pages.
-    - A requisite that is linked as a page gets this flag if it is not fetched yet. If it is fetched and is HTML, it is
+    - A page that is not fetched yet becomes a requisite with ALSO_PAGE. Seeds, sitemaps and feeds stay pages.
+    - A requisite to which a page links gets ALSO_PAGE if it is not fetched yet. If it was fetched and is HTML, it is
       fetched again as a page.
-    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued. It is queued as a
-      requisite if `requisite` is True, else as a page if `page` is given.
+    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued: as a requisite if
+      `requisite` is True, else as a page if `page` is given.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

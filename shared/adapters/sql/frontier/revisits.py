@@ -96,9 +96,10 @@ _RATES: Final = text(
 
 
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-    """Return how many stored pages and sitemaps of the crawl in the partition are in each bucket of change rates.
+    """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-    The result has the number by kind (COUNTED) and bucket (Store.page_rates).
+    A bucket is a range of rates of change. The result maps a kind of count (COUNTED) and a bucket to a number
+    (Store.page_rates).
     """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
@@ -109,9 +110,10 @@ def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) 
 def forget_rates(
     connection: Connection, crawl_id: CrawlId, host_id: int, ended: Mapping[bytes, int]
 ) -> dict[tuple[CrawlId, str, str], int]:
-    """Remove the change rates of pages and sitemaps of a host that the crawl no longer fetches.
+    """Delete the stored rates of change of pages and sitemaps that the crawl no longer fetches.
 
-    Return the numbers to add to the counts by reason (`add_tallies`). `ended`: the flags of these URLs by fingerprint.
+    Return the numbers to add to the crawl's counts with `add_tallies`. They are negative. `ended`: the flags of the
+    host's URLs that are no longer fetched, by fingerprint.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
@@ -140,7 +142,8 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
     """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    The caller must record the lease. Until then the queue's row counts the leased pages as queued.
+    The caller must then write the row of the lease and the counts of leased URLs. In the queue's row, this call counts
+    the leased pages as queued.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name
@@ -182,7 +185,8 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
     """Write the results of fetches that found no new version of a page, and the log of page changes.
 
-    Also write, for each queue, how reliable the signs of change of its host's pages were (`QueueRow.signals`).
+    Also write, for each queue, how reliable the dates in sitemaps and feeds were as signs of change
+    (`QueueRow.signals`).
     """
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])

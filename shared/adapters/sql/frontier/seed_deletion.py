@@ -56,12 +56,13 @@ _Key = tuple[CrawlId, HostId, Fingerprint]
 
 
 class _Statements(NamedTuple):
-    """SQL statements that take some URLs out of the queue. An open URL is queued or waits.
+    """SQL statements that take some URLs out of the queue. They apply to those of the URLs that are queued or wait.
 
-    - `counting` counts the open URLs by state, by whether a page is stored, and by their part of the counter `queued`.
-    - `again` reads the open URLs that have a stored page or are fetched again.
-    - `end` ends the open URLs: done if a page is stored, else excluded.
-    - `keep` sets the flag OF_SET of the seeds that are kept because a seed set still has them. None for a withdrawal.
+    - `counting` counts the URLs by three columns: their state, if a page is stored, and their part of the counter
+      `queued` (such as `retries`).
+    - `again` reads the URLs that have a stored page or are fetched again.
+    - `end` sets URLs with a stored page to done, and excludes the others.
+    - `keep` marks the seeds that are not deleted because a seed set has them (flag OF_SET). None for a withdrawal.
     """
 
     counting: TextClause
@@ -94,9 +95,9 @@ def _deleting(which: str) -> _Statements:
 
 
 def _others(dialect: str, deleted: str) -> _Statements:
-    """Return the statements that delete all seeds except some, among the next `:step` seeds of a host.
+    """Return the statements that delete seeds among the next `:step` seeds of a host.
 
-    `deleted`: an SQL condition that is false for the seeds to keep, and true for the seeds to delete.
+    `deleted`: the SQL condition that selects the seeds to delete. It is false for the seeds to keep.
     """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _deleting(f"{deleted} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
@@ -200,7 +201,7 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
     The command goes through its URLs twice. The first pass withdraws the URLs that are not leased. The second pass
-    withdraws the others. While a chunk of the second pass has a leased URL, it is repeated: return where it began.
+    withdraws the URLs that were leased before. If a URL is still leased then, the same chunk must be repeated.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)
@@ -326,11 +327,12 @@ def _end(
 
 
 class SetSeeds:
-    """Maintains the flag OF_SET, and the links to URLs that have it, in one transaction of discoveries.
+    """Maintains the flag OF_SET of URLs, and their stored links, in one transaction of discoveries.
 
-    The flag marks URLs that only seed sets give, neither the spec nor an upload. If pages link to such a URL, the
-    nearest link is stored. By this link the URL stays in the crawl when it leaves its sets. `only`: the URLs that this
-    batch gives as seeds of sets, and not as other seeds.
+    OF_SET marks a URL that is a seed only because a seed set has it. If pages link to such a URL, the nearest link is
+    stored. When the URL leaves its seed sets, it stays in the crawl because of this link.
+
+    `only`: the URLs that this batch has as seeds of seed sets, and not as seeds of the spec or an upload.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
@@ -363,9 +365,11 @@ class SetSeeds:
     def merge(
         self, key: _Key, link: DiscoveredLink, state: UrlState, reason: str | None, flags: int, *, linked: bool
     ) -> int:
-        """Return the flags of a known URL after an admitted link to it. Record the changes to write.
+        """Return the new flags of a known URL that is found again, and record the changes to write.
 
-        `state`, `reason` and `flags` are the URL's stored values. `linked`: True if a page led to the URL before.
+        - `link`: the link that was found, which the scope admits.
+        - `state`, `reason`, `flags`: the stored values of the URL.
+        - `linked`: a page led to the URL when it was found first.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:

@@ -73,9 +73,9 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Record in each queue in `result.listing` that a sitemap of its host listed something new at `now_ms`.
+    """Store `now_ms` in the queues whose hosts have a sitemap or feed that listed a new URL.
 
-    First remove the queues of other partitions from `result.listing`.
+    `result.listing` has these queues. Queues of other partitions are removed from it first.
     """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms
