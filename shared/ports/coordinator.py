@@ -24,9 +24,9 @@ LEADER_MARGIN_S: Final = 4.0
 """A leader that cannot renew its session stops acting this many seconds before another master could become leader."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The margin is min(LEADER_MARGIN_S, MARGIN_SHARE x the session's time to live).
+"""The limit of a leader's margin (LEADER_MARGIN_S), as a share of the session's time to live.
 
-It is shorter than LEADER_MARGIN_S if the time to live is below 15 s.
+If the time to live is below 15 s, this share of it is the margin, which is shorter than LEADER_MARGIN_S.
 """
 
 MAX_WRITES: Final = 100
@@ -141,8 +141,8 @@ class Leadership(Protocol):
 
         Return False in two cases:
         - The leadership is over.
-        - The session's `ok_until` is less than LEADER_MARGIN_S seconds away, so another master could become leader
-          soon. After a renewal of the session the result is True again.
+        - Another master could become leader soon: the session's `ok_until` is at most the leader's margin away. The
+          margin is LEADER_MARGIN_S, or less by MARGIN_SHARE. After a renewal of the session the result is True again.
         """
 
     async def lost(self) -> None:

@@ -40,8 +40,9 @@ class ItemTable(Protocol):
     ) -> ItemChanges | None:
         """Store or drop the items of up to `max_count` pages that `apply` kept apart.
 
-        Items are stored if the outcome was accepted, and dropped if it can no longer come. Return the numbers of items
-        that were stored and dropped. Return None, and write nothing, if no page has such items.
+        The items of a fetch are stored if an owner has accepted the outcome of the fetch. They are dropped if this
+        outcome can no longer come. Return the numbers of items that were stored and dropped. Return None, and write
+        nothing, if no page has such items.
 
         `evidence`: if it is given, these items are neither stored nor dropped. They become dead letters with this text.
         """

@@ -125,7 +125,7 @@ def judge_page(
     """Return the new state of a URL that has a stored page, or whose page was just stored.
 
     - `max_depth`: the crawl's limit of depth, None without one.
-    - `decision`: what the table of outcomes decides for the fetch.
+    - `decision`: the result of `failure.decide` for the fetch.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.
     - `signals`: how often the signs of change of the URL's host were right, with this comparison included.

@@ -52,8 +52,11 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""If several slots share a host's queue, `shard_part` asks for at least PART_MIN URLs in a shard. For a slow host it
-asks for fewer: as many as a worker can fetch in PART_WORK_S seconds."""
+"""How many seconds of fetching `shard_part` puts into a small shard of a slow host.
+
+If several slots share a host's queue, a shard has at least PART_MIN URLs, or as many as take PART_WORK_S seconds if
+these are fewer.
+"""
 _DOUBLINGS_MAX: Final = 64
 
 
@@ -96,8 +99,9 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
     """Return how many URLs of a queue to put into one shard, if several slots share the queue.
 
-    The number is `queued` / (2 `slots`), but at least min(`PART_MIN`, `PART_WORK_S` / `expected_fetch_s`). It is never
-    below 1.
+    The number is `queued` / (2 `slots`), or PART_MIN if that is more. For a slow host, the number of URLs that take
+    PART_WORK_S seconds replaces PART_MIN. It is at least 1.
+
     - `queued`: the number of URLs in the queue.
     - `slots`: how many shards of the queue may be out at once.
     - `expected_fetch_s`: the seconds that one fetch takes.

@@ -30,14 +30,14 @@ SIGNALS_REMEMBERED: Final = 64.0
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores signs of change for pages with price x rate of change >= this number. Such pages change so often
-that a sign does not make them due."""
+"""`solved` ignores signs of change for pages whose rate of change is this number / price, or higher. Such pages change
+so often that a sign does not make them due."""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
 _PRICES: Final = (-40.0, 34.0)
-"""The range in which `solved` searches the price, as powers of 2 (seconds). At the lowest price all pages are due, at
-the highest none is."""
+"""`solved` searches the price from 2^-40 to 2^34 seconds; these are the exponents. At the lowest price all pages are
+due, at the highest none is."""
 
 _PRICE_STEP: Final = 1e-5
 
@@ -123,18 +123,19 @@ def solved(
     signalled: Sequence[float] = (),
     followed: Sequence[int] = (),
 ) -> RecrawlSchedule:
-    """Return the schedule with the least price at which the pages need at most `requests_per_day`.
+    """Return the schedule for a budget: the one with the least price at which it suffices for all pages.
 
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
     - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
-    - `min_s`, `max_s`: the bounds of the wait of every page. The schedule exceeds a budget that is too small to fetch
-      each page every `max_s` seconds.
-    - `signalled`: a sum for each bucket. Each page adds the fraction (0 to 1) of its changes that are expected to have
-      a sign: four pages with 0.5 add 2.
-    - `followed`: for each bucket the number of pages in that sum. If it is given, a request because of a sign replaces
-      the page's next regular request. Otherwise both requests are counted.
+    - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
+      exceeds it.
+    - `min_s`, `max_s`: the bounds of the wait of every page.
+    - `signalled`: for each bucket, the number of pages whose changes have signs. A page with signs for half of its
+      changes counts as 0.5.
+    - `followed`: the same number, but each of these pages counts as 1. It makes the result more exact.
     """
+    # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
         _Signs(bucket_rate(bucket), count, followed[bucket] if followed else 0, min_s, max_s)
@@ -171,8 +172,8 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
-    - `pages`: the number of these pages, 0 if unknown.
-    - `signalled`: a sum to which each page adds the fraction (0 to 1) of its changes that have a sign.
+    - `pages`: the number of pages, 0 if unknown.
+    - `signalled`: the same number, but a page with signs for half of its changes counts as 0.5.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -183,13 +184,12 @@ class _Signs(Struct, frozen=True):
     max_s: float
 
     def requests(self, price_s: float) -> float:
-        """Return how many more requests a second these pages need because of their signs of change.
+        """Return how many more requests a second these pages need with signs of change than without signs.
 
-        Each sign causes a request, which replaces the page's next regular request. Return the difference. If the field
-        `pages` is 0, return the number of all requests because of signs.
-
-        `price_s`: the price of a fetch in seconds.
+        If the field `pages` is 0, return the number of requests that the signs cause. `price_s`: the price of a fetch
+        in seconds.
         """
+        # A request because of a sign replaces the page's next regular request, so it is not always one more.
         signs = self.signalled * self.rate
         if not self.pages:
             return signs
@@ -219,11 +219,13 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
-    The fields count comparisons of a page with its last fetch. An expected number is the one that the pages' rates of
-    change predict, as if signs said nothing.
+    Each time a page is fetched again, it is compared with its last fetch. Two fields count what was found. The other
+    two are the numbers to expect if signs meant nothing, by the pages' rates of change alone.
 
-    - `wrong`: how many pages with a sign had not changed. `still`: the expected number.
-    - `missed`: how many pages without a sign had changed. `due`: the expected number.
+    - `wrong`: how many pages with a sign had not changed.
+    - `still`: the number to expect for `wrong`.
+    - `missed`: how many pages without a sign had changed.
+    - `due`: the number to expect for `missed`.
     """
 
     wrong: float = 0.0

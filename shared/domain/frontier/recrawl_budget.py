@@ -21,8 +21,8 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""How many of the newest slots `RecrawlBudget.spent` checks one by one: does the slot belong to the partition? Of older
-slots it only estimates how many do."""
+"""`RecrawlBudget.spent` counts the slots that belong to the partition. It checks this many of the newest slots one by
+one. For older slots it estimates the number."""
 
 
 class Share(Struct, frozen=True):

@@ -39,23 +39,29 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of tally that counts pages by bucket. Only changes without a sign of change determine a page's bucket
-(`waiting_bucket`): of 4 changes a day, 3 of them with signs, 1 a day counts."""
+"""The kind of count that has the number of pages in each bucket, a range of rates of change.
+
+The rate is that of a page's changes without a sign of change (`waiting_bucket`). A page with 4 changes a day, 3 of them
+with signs, is in the bucket of 1 change a day.
+"""
 
 SIGNALLED: Final = "signalled"
-"""The kind of tally that has a sum for each bucket: each page adds its `PageHistory.followed`. All changes of a page
-determine its bucket (`signalled_bucket`)."""
+"""The kind of count that has, for each bucket, the sum of `PageHistory.followed` over all pages in it.
+
+The bucket of a page is the range of the rate of all its changes (`signalled_bucket`).
+"""
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of tally that has, for each bucket, the number of pages whose `PageHistory.followed` is not 0."""
+"""The kind of count that has, for each bucket of SIGNALLED, the number of pages whose `PageHistory.followed` is not 0.
+"""
 
 SITEMAPS: Final = "sitemap_rates"
-"""The kind of tally that counts sitemaps and feeds by the bucket of the rate at which they are fetched."""
+"""The kind of count that has the number of sitemaps and feeds in each bucket, a range of rates of fetching."""
 
 COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
 """The counts of a crawl's pages in a partition, as kind -> bucket -> number. Each kind is one of COUNTED. A kind
-without pages may be missing."""
+without pages may be missing. A bucket is a range of rates of change."""
 
 _SOLVE_EVERY_MS: Final = 10_000
 _MOVED_PART: Final = 50
@@ -103,7 +109,7 @@ class RecrawlPages:
     def count(self, bucket: int, n: int, kind: str = RATES) -> None:
         """Add `n`, which may be negative, to the count of one bucket. A count does not fall below 0.
 
-        `kind`: which counts change, one of COUNTED.
+        `kind`: the kind of count, one of COUNTED.
         """
         numbers = self._counts[kind]
         before = numbers[bucket]
@@ -138,11 +144,12 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
 
-        The rate is 1 / `equal_s`, limited to the range from one change in the longest interval to the rate that the
-        module's function `first_rate` returns.
+        The rate is one change in the time between two fetches if the budget is spent equally on all pages (`equal_s`).
 
-        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+        - `interval`: the bounds of the page's wait. They limit the rate.
+        - `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
+        # The lowest rate is one change in the longest interval, the highest is that of a crawl without a budget.
         equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
@@ -190,14 +197,15 @@ class AdaptiveSchedule(Struct, frozen=True):
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the fraction of the page's changes that are expected to have a sign of change, times 255.
+        - `followed`: the share of the page's changes that are expected to have a sign of change, from 0 for none to 255
+          for all.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the fraction of a page's changes that are expected to have a sign of change, times 255.
+        """Return the share of a page's changes that are expected to have a sign: from 0 for none to 255 for all.
 
         Return 0 in two cases: the host's signs are not trusted, or the page changes so often that a sign does not make
         it due.
@@ -266,8 +274,8 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
     - `code`: the code before the comparison. 0 for a page without an estimate.
     - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
-    - `told`: a sign of change has updated the rate since the last fetch. With `told` and `changed`, return the known
-      rate.
+    - `told`: a sign of change has updated the rate since the last fetch. If the page also `changed`, the rate stays,
+      because it includes this change already.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:  # The sign has counted this change already.

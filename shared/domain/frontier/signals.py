@@ -22,8 +22,9 @@ FOLLOWED: Final = 255
 """The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""With the recrawl policy `adaptive`, a sitemap waits at least for the time in which this many pages of its host are
-fetched. The time is computed as if all pages were fetched equally often."""
+"""With the recrawl policy `adaptive`, a sitemap is fetched again at most once in this many fetches of its host's pages.
+
+The time that these fetches take is computed as if all pages were fetched equally often."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -44,7 +45,7 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """The fraction of a page's changes that are expected to have a sign, times FOLLOWED.
+        """The share of a page's changes that are expected to have a sign, from 0 to 255 (FOLLOWED) for all changes.
 
         It is 0 if `trusted` is False.
         """
@@ -93,14 +94,13 @@ def signals_of(stored: bytes | None) -> HostSignals:
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
     """Return the code (`ChangeRate.code`) of a page's rate of change after a sitemap or feed gave a date for the page.
 
-    The date is assumed to be right. Times are Unix ms.
+    Times are Unix ms.
 
-    - `known`: the rate as it was estimated at `known_ms`.
-    - `read_ms`: when a sitemap of the host was last read before. Between `known_ms` and `read_ms` the page did not
-      change.
-    - `lastmod_ms`: the date that was given. The page changed then, and has not changed since.
-    - `now_ms`: when the date was read.
+    - `known`: the rate before. `known_ms`: when that rate was estimated.
+    - `lastmod_ms`: the date that the sitemap or feed gives. `now_ms`: when it was read.
+    - `read_ms`: when a sitemap of the host was read the last time before.
     """
+    # If the date is right, the page did not change from `known_ms` to `read_ms`, nor from `lastmod_ms` to `now_ms`.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
@@ -111,11 +111,10 @@ def waiting_bucket(code: int, followed: int) -> int:
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the code (`ChangeRate.code`) of the rate that determines how long a page waits for its next fetch.
+    """Return the rate of a page's changes without a sign. It determines how long the page waits for its next fetch.
 
-    - `code`: the page's rate of change. It is returned if `followed` is 0.
-    - `followed`: the fraction of the page's changes that are expected to have a sign, times FOLLOWED. Only the
-      other changes count in the returned rate.
+    - `code`: the rate of all changes of the page. Both rates are encoded (`ChangeRate.code`).
+    - `followed`: the share of the page's changes that are expected to have a sign, from 0 for none to 255 for all.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
@@ -131,8 +130,10 @@ def signalled_bucket(code: int) -> int:
 def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:
     """Return the ms until a sitemap's next fetch, at most `interval.max_ms`.
 
-    It is max(`interval.min_ms`, `least_ms`), doubled `quiet` times. `quiet`: how many of the latest fetches in a row
-    found nothing new.
+    The wait begins at `interval.min_ms`, and doubles with each fetch that finds nothing new.
+
+    - `quiet`: how many of the latest fetches in a row found nothing new.
+    - `least_ms`: begin at this wait if it is longer than `interval.min_ms`.
     """
     return int(min(max(interval.min_ms, least_ms) * 2.0 ** min(quiet, 40), max(interval.max_ms, interval.min_ms)))
 
@@ -145,6 +146,6 @@ def sitemap_code(wait_ms: int) -> int:
 def requests_per_day(sitemaps: list[int]) -> float:
     """Return the number of requests a day that a crawl's sitemaps need.
 
-    `sitemaps`: the number of sitemaps in each bucket (`recrawl.bucket_of`) of the rate at which they are fetched.
+    `sitemaps`: the number of sitemaps in each bucket. A bucket is a range of rates of fetching (`recrawl.bucket_of`).
     """
     return DAY_S * sum(n * bucket_rate(bucket) for bucket, n in enumerate(sitemaps) if n > 0)

@@ -43,7 +43,7 @@ def judge_sitemap(
     """Return the new state of a sitemap or feed after a fetch.
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
-    - `decision`: what the table of outcomes decides for the fetch.
+    - `decision`: the result of `failure.decide` for the fetch.
     - `found`: since the last fetch of this file, any sitemap of the host has listed something new: a new URL, or a
       later date of a page. If False, a changed file counts as a fetch that found nothing new.
     - `pages`: the number of stored pages of its host.

@@ -108,8 +108,8 @@ FOUND_NEARER: Final = 2
 then be in scope. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
-"""Flag of a URL whose last fetch counts in the tallies `left_out` (number of excluded links) or `truncated` (number of
-incomplete bodies). The counts of the next fetch replace those of the last one."""
+"""Flag of a URL whose last fetch is in the crawl's counts of missing content, such as excluded links or incomplete
+bodies. The next fetch then replaces the last one in these counts."""
 
 REVISIT: Final = 8
 """Flag of a URL that is fetched again when it is due: one whose page is stored, or a sitemap. Until then its state is

@@ -22,12 +22,14 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. A new owner may have only
-      estimates of them.
-    - `least`: the least depth of all links to the URL found up to now. `flags` has the least number of extra hops.
+    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a change of the owner
+      they may be estimates.
+    - `least`: the least depth of all links to the URL found up to now. The least number of extra hops is in `flags`
+      (`extra_hops_of`).
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
-    - `last`: the stored fetch of the URL's page. None if no page is stored, or if it was not read.
+    - `last`: the last fetch that stored the URL's page. None if no page is stored, or if this fetch was not read from
+      the database.
     """
 
     url: str
@@ -172,7 +174,8 @@ class FetchRow(Struct, frozen=True):
 
     - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
     - `truncated`: why the body is incomplete, None if it is complete.
-    - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, None if they were not counted.
+    - `links`: the number of accepted outlinks.
+    - `links_found`: the number of all outlinks, None if they were not counted.
     - `left_out`: the encoded numbers of the page's excluded links by reason (see shared.domain.explain.excluded_links).
     - `recrawl`: the encoded PageHistory, None if there is none.
     """
@@ -276,8 +279,8 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: fetches of URLs with the flag COUNTED_LOSSES. In the tallies, the counts of such a fetch replace
-      those of the URL's previous fetch.
+    - `losses_again`: fetches that replace the URL's previous fetch in the counts of missing content (flag
+      COUNTED_LOSSES).
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """
@@ -390,7 +393,7 @@ class DiscoveryResult(Struct):
     - `requisites`: the queues to which requisites were added. `next_host`: the next free number of a host.
     - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
     - `repeats`: how many of the messages had been applied before.
-    - `gaps`: how many messages came before the preceding message of their producer.
+    - `gaps`: how many messages skipped at least one number of their producer (`ProducerMark.n`).
     - `due`: the queues with pages that are due sooner now, each with the earliest due time.
     - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
     - `listing`: the queues of hosts whose sitemaps listed something new. `listing_ms`: when that was.

@@ -36,8 +36,8 @@ class Overlap(StrEnum):
 class CatchUp(StrEnum):
     """What happens to due times that are handled more than `late_s` too late.
 
-    NONE: all of them are missed. LAST: the last of them still fires. But if the next due time fires already, all of
-    them are missed.
+    NONE: all of them are missed. LAST: the last of them still fires, except if the due time after it can fire now. Then
+    all of them are missed.
     """
 
     NONE = "none"
