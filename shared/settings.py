@@ -65,9 +65,9 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `partitions`: the number of partitions. It is fixed when the folder is first used.
     - `grant_s`: the seconds for which a worker may fetch before it must extend its grant.
     - `grace_s`: the seconds for which the master still applies reports after it is stopped.
-    - `synchronous`: SQLite's setting. With FULL, committed transactions survive a loss of power.
-    - `alone`: every worker of an earlier run is known to be dead.
-    - `retry_id`: retry every failed URL, but only once for each id. Empty: retry none.
+    - `synchronous`: SQLite's setting `PRAGMA synchronous`. With FULL, committed transactions survive a power failure.
+    - `alone`: True if every worker of an earlier run is known to be dead.
+    - `retry_id`: if not empty, retry every failed URL. A second run with the same id does not retry them again.
     - `refresh_ms`: end when every page that was due at this time (Unix ms) is fetched. 0: keep fetching pages again.
     - `unblock`: at the start, end the blocks of all hosts, and make URLs that wait for a retry due.
     - `renewed`: the folder was emptied a moment ago. So the first request to each host also waits for the host's delay.

@@ -94,8 +94,8 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
-    - `goal`: the number of all pages that had been appended to the writer when the attempt began.
-    - `parts`: for each open segment, the gzip members to write, and True if nothing is added to the segment after them.
+    - `goal`: how many pages had been appended to the writer, from its start until the attempt began.
+    - `parts`: the open segments, each with the gzip members to write. True: the segment is complete after them.
     """
 
     goal: int

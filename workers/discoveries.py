@@ -217,9 +217,8 @@ class Numbering:
     """Numbers the discovery messages of one process, separately for each stream (crawl and partition).
 
     Message n + 1 is made only after message n was acknowledged. Every week the numbers restart at 1, under a new
-    producer name in the messages. At the beginning of a week, the streams of the week before are forgotten. A stream
-    with an unacknowledged message is forgotten when that message is acknowledged. If the clock is set back, the week
-    stays the same.
+    producer name in the messages. A message that is unacknowledged at that time keeps its number and producer name.
+    Its stream restarts after the acknowledgement. If the clock is set back, the week stays the same.
     """
 
     def __init__(self, producer: str) -> None:

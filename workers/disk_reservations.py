@@ -3,8 +3,8 @@
 Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
 answer is appended to the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
 
-Other workers may write to the same disk. Each reserves at most half of the free space, and measures it several times a
-second while it fetches.
+Other workers may write to the same disk. So a worker with a reservation starts another fetch only if both fit in half
+of the free space. It measures the space several times a second while it fetches.
 """
 
 import asyncio

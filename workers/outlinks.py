@@ -28,7 +28,7 @@ MAX_OUTLINKS_BYTES: Final = 2 << 20
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 """Matches a reference that is relative to the directory of the base URL, such as `a/b.html`.
 
-If the base URL is too long, such a reference counts as too long as well, and is not resolved.
+Resolved against a base URL that is too long, such a reference is too long as well. So it is rejected unresolved.
 """
 
 _MAX_ORIGINS: Final = 4096
@@ -244,9 +244,9 @@ class OutlinkResolver:
         max_requisites: int = 0,
         changed_since: int | None = None,
     ) -> Outlinks:
-        """Return the URLs that `page` lists: those to report with `depth`, and counts of the others.
+        """Return the URLs in `references`: those to report with `depth`, and counts of the others.
 
-        They are entries of a sitemap or feed, the sitemaps or feeds that `page` or its robots.txt names, or the
+        They are entries of the sitemap or feed `page`, or sitemaps or feeds that `page` or its robots.txt names, or the
         requisites of `page`.
 
         - `references`: for each URL, the text as written and its base. If the base is None, the text must be absolute.

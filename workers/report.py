@@ -1,11 +1,11 @@
 """Reports the results of visits in this order: make archive records durable, publish discoveries, items, then outcomes.
 
 Each step ends (durable, or acknowledged by the broker) before the next begins. So a published outcome implies that its
-links and items are in their streams and its record is on the disk. The messages of a discovery stream are sent one
-after another, and so are the parts of a visit.
+links and items are in their streams and its record is on the disk.
 
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
-was added. The next flush begins only when this one has ended or is stalled.
+was added. The next flush begins only when this one has ended or is stalled: a step fails, or waits for an earlier
+flush. Messages of one crawl to one partition are still sent one after another, and so are the results of one visit.
 
 No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Results
 that do not depend on the step are still reported.
@@ -302,9 +302,9 @@ class Reporter:
 
 @dataclass(eq=False, slots=True)
 class _Flush:
-    """The parts that are reported together. Each part (FlushPart) has results of one visit.
+    """One flush: results of several visits that are reported together, one part (FlushPart) for each visit.
 
-    `turn`: a future that is done when this flush has ended or is stalled, so that the next flush may begin.
+    `turn`: a future that is done when the next flush may begin, because this one has ended or is stalled.
     """
 
     parts: Sequence[FlushPart]
@@ -315,7 +315,7 @@ class _Flush:
     def stall(self) -> None:
         """Mark the flush as stalled, because one of its steps fails or waits for an earlier flush.
 
-        This completes `turn` and lets `sent` return, so that other parts and flushes continue.
+        The next flush may then begin, and parts of this flush that need not wait for the step are reported.
         """
         for future in (self.turn, self._sent):
             if not future.done():

@@ -27,9 +27,10 @@ _MAX_KNOWN: Final = 1_024
 class _CrawlLine:
     """The queue of one crawl's visits that wait for a request slot.
 
-    - `virtual`: the crawl's virtual time: the request time that the crawl has used, divided by its weight.
+    - `virtual`: about the seconds for which the crawl's requests had slots, divided by its weight. The waiting crawl
+      with the lowest number gets the next slot.
     - `mean_s`: the mean duration of the crawl's requests, in seconds.
-    - `listed`: the crawl has an entry in the heap of waiting crawls.
+    - `listed`: True if the crawl has an entry in the heap, which orders crawls with waiting visits by `virtual`.
     - `out`: the number of slots that visits of the crawl use.
     """
 
@@ -139,11 +140,11 @@ class Requests:
             self._serve()
 
     def _serve(self) -> None:
-        """Remove the first crawl from the heap, and grant a slot to the crawl's visit that has waited longest.
+        """Grant a slot to the longest waiting visit of the first crawl in the heap.
 
-        If the crawl's virtual time has grown while it was in the heap, grant no slot. In both cases, put the crawl back
-        into the heap if it still has waiting visits.
+        Grant none if `virtual` of this crawl has grown since it was put into the heap, because its place is then wrong.
         """
+        # Either way the crawl returns to the heap, at its present place, if it still has waiting visits.
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False
         while line.waiting and line.waiting[0].granted.done():  # it gave up
@@ -163,9 +164,9 @@ class Requests:
         place.granted.set_result(True)
 
     def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise the crawl's virtual time to at least that of the crawl that was last served.
+        """Raise `virtual` of a crawl that begins to wait, to at least that of the crawl that got the last slot.
 
-        Without this, a crawl that needed no slots for a while would get all the next ones.
+        Without this, a crawl that used no slots for a while would get all the next ones.
         """
         line.virtual = max(line.virtual, self._virtual)
 

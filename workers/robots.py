@@ -154,7 +154,7 @@ class RobotsCache:
         return None if shared is None else _understood(shared)
 
     async def renew(self, origin: str, crawl: VisitCrawl, send: Send) -> None:
-        """Fetch the robots.txt of `origin` again, by `send`, if the cached one expires soon.
+        """Fetch the robots.txt of `origin` again, by `send`, if the cached one is near its expiry (RENEWED_AT).
 
         If robots.txt is unreachable now, keep the cached one until it expires. Return at once if another visit of this
         process is fetching the robots.txt of `origin`.
@@ -251,8 +251,8 @@ class RobotsCache:
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
         """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested: it is not cached, or is old enough to be renewed. A cached failure is
-        returned only if it is not older than `asked_ms` (Unix ms), the time at which the caller began to wait.
+        Return None if it must be requested: it is not cached, or is old enough to be renewed. `asked_ms` (Unix ms) is
+        when the caller began to wait. If another visit has failed to fetch the file since then, return that failure.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -268,8 +268,8 @@ class RobotsCache:
     async def _keep_elsewhere(self, origin: str, record: RobotsRecord) -> None:
         """Cache the robots.txt of `origin`, to which the robots.txt of another origin redirected.
 
-        A failure is cached only for further redirects to `origin`, not for visits of `origin` itself. A denial by
-        egress rules or an exclusion is not cached.
+        If the request failed, cache the failure only for other redirects to `origin`. Visits of `origin` itself must
+        request the file again. If egress rules or an exclusion denied the request, cache nothing.
         """
         if not isinstance(policy_of(record), Unreachable):
             self._keep(origin, record, _understood(record))
@@ -329,8 +329,8 @@ class RobotsCache:
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
         """Return the cached rules of `origin` if their lifetime has not passed, else None.
 
-        `asked_ms` (Unix ms): when the caller began to wait. If the cached rules are a failure from before that time,
-        return None as well.
+        `asked_ms` (Unix ms): when the caller began to wait. If the last request was before that time and failed, return
+        None as well, so that robots.txt is requested again.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
@@ -426,9 +426,10 @@ async def _parsed(robots: Robots, token: str) -> Robots:
 
 
 def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record, with its lifetime extended if a visit could wait longer for the crawl delay.
+    """Return the record with a lifetime of two crawl delays, if that is longer than its present lifetime.
 
-    `robots`: the rules of the record, parsed for `token`. They contain the crawl delay.
+    So robots.txt does not expire while a visit waits for the delay. The lifetime has an upper limit. `robots`: the
+    rules of the record, parsed for `token`. They contain the crawl delay.
     """
     delay_s = robots.crawl_delay_s(token)
     if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:

@@ -353,8 +353,8 @@ class Visit:
     async def _await_politeness(self, patience_s: float = inf) -> VisitCrawl | None:
         """Wait for the host's delay and a request slot. Return the crawl at its present revision.
 
-        The caller must then send its request immediately. Return None if no request may be sent. After the first
-        request of the visit, return None also if the wait would be longer than `patience_s`.
+        The caller must then send its request immediately. Return None if the visit may send no request. Also return
+        None if the wait would be longer than `patience_s`, except before the visit's first request.
         """
         begun = self._clock.elapsed()
         while True:

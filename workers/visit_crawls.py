@@ -134,7 +134,8 @@ class VisitCrawls:
     def now(self, crawl: VisitCrawl) -> VisitCrawl | None:
         """Return the crawl in its latest published state, None if it was deleted.
 
-        Return `crawl` itself if its state has not changed, or if no state or an older one is published.
+        Return `crawl` itself if it is up to date. Do the same if no spec of the crawl is published, or only an older
+        revision.
         """
         published = self._specs.latest(crawl.crawl_id)
         if published is None or (published.revision < crawl.revision and not published.gone):

@@ -19,8 +19,9 @@ from workers.visit_crawls import VisitCrawl
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
-"""The limits of unreported pages, links and item bytes. If one is reached, visits take no further URL. Delayed results
-have the same limits, and are counted separately.
+"""The limits of unreported pages, links and item bytes in one worker. At a limit, visits take no further URL.
+
+Results whose report is delayed by a failing step are counted separately, with the same limits.
 """
 
 
@@ -163,7 +164,7 @@ class FlushPart:
 
     - `after`: a future that is done when the visit's part of an earlier flush is reported. This part waits for it.
     - `done`: a future that is done when this part is reported.
-    - `held`: this part is delayed, so the other parts of its flush do not wait for it.
+    - `held`: True if the report of this part is delayed, while other parts and flushes continue.
     """
 
     visit: VisitReport

@@ -147,15 +147,19 @@ class Schedules(Protocol):
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
         """Apply the verb of a queued effect to its crawl. Return what changed in the schedule's history.
 
-        The result contains the firing only if the outcome of the whole firing has changed. Return None, and
-        write nothing, if the effect is no longer queued, its schedule is paused, or another run of the crawl has begun.
+        A firing may have effects on several crawls. So the result has a line of the history only if the outcome of the
+        whole firing has changed. Return None, and write nothing, in these cases:
+
+        - The effect is no longer queued.
+        - Its schedule is paused or deleted.
+        - Another run of the crawl has begun.
         """
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
-        """Return up to `max_count` commands of firings that are not recorded as published, ordered by their `place`.
+        """Return up to `max_count` commands that firings have stored and that are not recorded as published.
 
-        `after`: return only commands with a greater `place` (schedule id, due time in Unix ms, crawl). None: return the
-        first ones.
+        They are ordered by `place` (schedule id, due time in Unix ms, crawl). `after`: return only commands with a
+        greater place. None: begin with the first command.
         """
 
     async def commanded(self, command: WaitingCommand) -> None:

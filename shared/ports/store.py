@@ -107,8 +107,8 @@ class Store(Protocol):
     async def start_active_time(self, pools: Mapping[CrawlId, str]) -> None:
         """Begin to count each crawl's active time (for `max_seconds`) by the clock of its pool in `pools`.
 
-        A pool's clock is a stored number of milliseconds, which `add_pool_time` raises. Crawls that are paused or have
-        ended are skipped.
+        A pool's clock is a number of milliseconds in the database, which only `add_pool_time` raises. Nothing changes
+        for crawls that are paused or have ended.
         """
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
@@ -136,7 +136,8 @@ class Store(Protocol):
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
         """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-        The result maps kind -> bucket -> number. A bucket is a range of rates of change.
+        The result maps kind -> bucket -> number. The kinds are those of shared.domain.frontier.recrawl_pages.COUNTED. A
+        bucket is a range of rates.
         """
         ...
 
@@ -199,10 +200,10 @@ class Store(Protocol):
         """Return each partition's position: the last report of each kind that its owner has applied."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the holds: while a hold exists, owners do not purge reports. A backup, for example, creates one.
+        """Return the holds. A hold is a stored request, for example of a backup, that owners purge no reports.
 
-        The result maps the name of the holder to a number that a live holder raises every few seconds. Holds that were
-        committed before the call are always included.
+        The result maps the name of each hold's creator to a number. The creator raises the number every few seconds, so
+        a number that stays the same means that it is dead. Holds committed before the call are always included.
         """
 
     async def advance_crawl(
@@ -219,13 +220,13 @@ class Store(Protocol):
     ) -> bool:
         """Move a crawl from the state `before` to `after`, with the finish reason `reason`.
 
-        Return True if it was moved. Return False, and write nothing, if the crawl has another state or revision now, or
-        if one of these numbers is given and differs from the stored one:
+        Return True if it was moved. Return False, and write nothing, if the crawl's state is not `before` or its active
+        revision is not `revision`. Do the same if one of these numbers is given and differs from the stored one:
 
         - `counted`: the version of the crawl's counters. If it is given, also return False while a change of one of the
           crawl's seed sets is not published yet.
-        - `change`: the number of the crawl's last change.
-        - `operator_version`: a number of the crawl that each change by an operator raises.
+        - `change`: the number of the crawl's last change of any kind.
+        - `operator_version`: the number of the crawl's row, which only changes by operators raise.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -247,8 +248,8 @@ class Store(Protocol):
     ) -> tuple[Sequence[CrawlId], CrawlId | None]:
         """Set crawls that finished as `complete`, but have URLs queued now, to running again.
 
-        Return these crawls, and the id to pass as `after` next (None at the end). A call examines the crawls in
-        `among`, and the next `max_count` crawls above `after` that have something queued.
+        Return these crawls, and the id to pass as `after` to the next call (None after the last crawl). A call examines
+        the crawls in `among`, and up to `max_count` crawls that have ids above `after` and queued URLs.
         """
 
     # An owner's transactions ------------------------------------------------------------------------------------------
@@ -293,11 +294,11 @@ class Store(Protocol):
 
         - `next_host`: the next free host number of the partition.
         - `max_depth`: the depth limit of each crawl, None for no limit.
-        - `marks`: the number of each crawl's newest command in progress. It is stored in the rows that the batch
-          writes, so that this command and earlier ones skip them.
+        - `marks`: for each crawl, the number of the newest command that is being applied. It is stored in each row that
+          the batch writes. Commands with this number or a lower one then skip the row.
         - `max_requisites`: the budget of requisites of each crawl that has one. Requisites beyond it are excluded.
-        - `signs`: by crawl, the rules by which dates in sitemaps and feeds change the due times of pages. None: the
-          crawl does not use these dates. Crawls that fetch each page once are left out.
+        - `signs`: for each crawl that fetches pages again, how a date in a sitemap or feed changes the time at which a
+          page is fetched again. None: the crawl ignores these dates.
         """
 
     async def accept_command(

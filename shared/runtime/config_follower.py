@@ -20,6 +20,8 @@ _RESYNC_S: Final = 5.0
 class ConfigFollower(Generic[T]):
     """Applies hot configuration and drain requests to one member, as published in `view` (watched coordinator keys).
 
+    The values of the type T are the member's settings that may change while it runs.
+
     - `started`: the values with which the member was started.
     - `tuned`: returns the values to use, from a hot configuration and `started`.
     - `apply`: called with the values to use each time the hot configuration changes.

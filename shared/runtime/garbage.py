@@ -2,7 +2,7 @@
 
 A full collection examines every container object and takes up to 150 ms in a busy worker. Python starts one by itself
 in the middle of the work, up to once a second. With this module, Python collects only the youngest generation by
-itself. A full collection runs when the event loop is idle, or after a minute.
+itself. A full collection runs when the event loop is idle. It waits for an idle loop for at most a minute.
 """
 
 import asyncio

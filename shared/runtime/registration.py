@@ -35,9 +35,10 @@ class Registration:
         self._changed.set()
 
     def left_s(self, now: float) -> float:
-        """Return the seconds for which other members still regard this one as alive, without a further renewal.
+        """Return the seconds after which the member's session ends if it is not renewed any more.
 
-        Return 0 if there is no live session. `now` is the present time of `Clock.elapsed`.
+        Until then, other members regard this member as alive. Return 0 if there is no live session. `now` is the
+        present time of `Clock.elapsed`.
         """
         session = self._session
         return max(0.0, session.ok_until - now) if session is not None and session.alive(now) else 0.0

@@ -25,16 +25,16 @@ log = structlog.get_logger(__name__)
 
 STALLED_S: Final = 5.0
 DEAD_S: Final = 60.0
-"""When its event loop is blocked for STALLED_S seconds, a member logs where.
+"""The seconds after which a member with a blocked event loop kills itself (SIGKILL).
 
-When the loop is blocked for DEAD_S more seconds, the member kills itself (SIGKILL).
+They count from the moment at which the member logs the stall, STALLED_S seconds after the stall began.
 """
 
 _LAST: Final = 16
-"""The signal that the watchdog's first timer sends (16 is SIGSTKFLT). Also the seconds of its second timer.
+"""The number of the signal that the watchdog's first timer sends (SIGSTKFLT), and the seconds of its second timer.
 
-The handler of the signal is the C function alarm(seconds). It is called with the signal's number, so it starts a second
-timer of 16 seconds.
+The two must be equal. The C function alarm(seconds) is the signal's handler and is called with the signal's number. So
+it starts the second timer with that many seconds.
 """
 
 _EVERY_S: Final = 1.0
@@ -89,8 +89,8 @@ class Watchdog:
     the second timer expires, faulthandler writes the stack of each thread to stderr, and the process exits with status
     14. No Python code is needed for this.
 
-    After a stop of the process (SIGSTOP, a frozen container), the first timer may have expired. The thread then re-arms
-    both timers before the second one expires.
+    The first timer may expire while the whole process is stopped (SIGSTOP, a frozen container). When the process
+    continues, the thread has `_LAST` seconds to re-arm the watchdog.
     """
 
     def __init__(self, first_s: float) -> None:

@@ -116,7 +116,8 @@ class Tasks:
 def _cancels() -> int:
     """Return the number of pending cancellations of the current task (`Task.cancelling`), 0 outside of a task.
 
-    Cancellations by a TaskGroup or a timeout no longer count when its block has ended.
+    A TaskGroup or timeout that cancels the task takes its cancellation back at the end of its block. So only other
+    cancellations count after the block.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

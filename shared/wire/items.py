@@ -3,9 +3,9 @@
 The messages are JSON, because users' programs read them. Unknown fields are ignored. A field may only be added with a
 default. A message may arrive twice.
 
-A message has one or more pages (PageEntry), each with all items of one fetch of the page. Each later fetch sends the
-page again, with a greater `fetch`. For each page, only the items of the PageEntry with the greatest `fetch` still
-exist. The id of an item stays the same in each fetch.
+A message has one or more pages (PageEntry), each with all items of one fetch of the page. When the page is fetched
+again, a new PageEntry with a greater `fetch` replaces all earlier items of the page. An item that is still on the page
+keeps its id.
 """
 
 import re

@@ -93,7 +93,7 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
     """An owner's answer: a grant to fetch the URLs that `remaining` lists by their index in the shard, from 0.
 
-    - `expires_ms`: no request may start later than this many ms after the *question was sent*. Suspended time counts.
+    - `expires_ms`: the ms after the worker sent its question in which requests may start. Suspended time counts.
     - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
     - `stop`: the worker must start no further request, and return the remaining URLs.
@@ -135,7 +135,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class LeftOut(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The links of a page that were excluded for one reason: their number `n`, and a few examples (truncated URLs).
 
-    `reason` is a shared.domain.crawl.scope.ExclusionReason value, or one of shared.domain.explain.excluded_links.
+    `reason` is a value of shared.domain.crawl.scope.ExclusionReason, or a name in shared.domain.explain.excluded_links.
     """
 
     reason: str
@@ -189,7 +189,7 @@ class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
     `failure` says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`, else it is empty. `detail`
-    is the same in words. With a failure, the visit requested no URL of that origin and counts no attempt.
+    is the same in words. After a failure the visit requests no URL of that origin, so no URL uses up an attempt.
     """
 
     crawl_delay_ms: int = -1

@@ -25,18 +25,19 @@ from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
 MAX_ORIGINS: Final = 100
-"""The approximate number of origins whose robots.txt is looked up to see if it names a given sitemap.
+"""The approximate maximum of origins whose cached robots.txt is read for one sitemap.
 
-Only cached robots.txt files are looked up.
+A sitemap may list URLs of another origin if that origin's robots.txt names the sitemap. The file is not fetched for
+this.
 """
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""A date (`lastmod`) counts as new if it is later than this many seconds before its sitemap's previous fetch.
+"""How far before the previous fetch of a sitemap a date (`lastmod`) in it still counts as new, in seconds.
 
-When the sitemap is read again, entries with a new date are reported again.
+When the sitemap is fetched again, entries with a new date are reported again.
 """
 
 ALL_NOW: Final = 10

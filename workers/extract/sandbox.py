@@ -80,8 +80,8 @@ def confine() -> str | None:
 def _filter(machine: _Machine) -> list[tuple[int, int, int, int]]:
     """Return the seccomp filter as instructions: (code, jump if true, jump if false, value).
 
-    It refuses the calls in `machine.refused`, and all calls of other interfaces than the machine's own. A jump is the
-    number of instructions to skip.
+    It refuses the calls in `machine.refused`. It also refuses every call in another form than the machine's usual one,
+    such as a 32-bit call on x86-64. A jump is the number of instructions to skip.
     """
     refused = machine.refused
     lines = [(_LOAD, 0, 0, _MACHINE_AT), (_IF_EQUAL, 1, 0, machine.audit), (_RETURN, 0, 0, _REFUSE)]

@@ -88,8 +88,8 @@ _SYSTEM_BUNDLES: Final = (
 class CurlFetcher:
     """`shared.ports.fetcher.Fetcher` on libcurl. Construct it in the event loop that uses it.
 
-    - Each call sends at most one request. If the server closes a kept connection as the request is sent, the result is
-      a RESET with `FetchFailed.stale`. The caller may repeat the request after the host's delay.
+    - Each call of `fetch` sends at most one request. If the server closes a kept connection as the request is sent, the
+      result is a FetchFailed with `stale` set. The caller may repeat the request after the host's delay.
     - Requests with methods that are not idempotent use a fresh connection. So does a request for which the server has
       probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
@@ -97,11 +97,11 @@ class CurlFetcher:
     - `first_byte_s` includes the time to connect. If `header_bytes` is above 300 KiB, libcurl's own limit applies.
       libcurl accepts no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
-      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. `ip`
-      of an answer is then the proxy's. `request_head` contains neither the absolute-form request line nor the proxy's
-      credentials.
-    - `Names` resolves the names of targets, and libcurl those of proxies. A look-up takes at most `connect_s`. All
-      other time limits count from the end of the look-up.
+      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. The
+      answer's `ip` is that of the proxy. The answer's `request_head` has the request line as sent without a proxy, and
+      not the proxy's credentials.
+    - `Names` looks up the host names of URLs. libcurl looks up the names of proxies. A look-up by `Names` takes at most
+      `connect_s`. The other time limits begin when it has ended.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.

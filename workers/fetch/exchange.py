@@ -287,9 +287,10 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a header line. Return None to continue the transfer, or 0 to end it because its body must be skipped.
+        """Collect a header line. Return None to continue the transfer, or 0 to end it.
 
-        A body with a Content-Length of at most DRAINED_BYTES is received even if it must be skipped.
+        End it if the request does not want the body (`skips_body`). But if Content-Length is at most DRAINED_BYTES,
+        continue: such a body is received and dropped.
         """
         self._lines.append(line)
         skips = self._request.skips_body

@@ -178,9 +178,9 @@ def response_head(lines: list[bytes]) -> ResponseHead | None:
 
 
 def _last_block(lines: list[bytes]) -> tuple[int, int]:
-    """Return the range [start, end) of the last block of `lines` that an empty line closes. It includes the empty line.
+    """Return the range [start, end) of the last complete head in `lines`: up to and including its empty line.
 
-    Return (0, 0) if there is none, or if another head begins after it and is not closed.
+    Return (0, 0) if no head is complete, or if an incomplete head follows the last complete one.
     """
     empty = [number for number, line in enumerate(lines) if line in (b"\r\n", b"\n")]
     if not empty or any(line.startswith(b"HTTP/") for line in lines[empty[-1] + 1 : empty[-1] + 2]):

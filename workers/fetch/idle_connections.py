@@ -24,7 +24,8 @@ _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
 """The shortest idle time, in seconds, that sets an estimate.
 
-A shorter one is not reliable: with concurrent requests, it may belong to another connection to the server.
+Idle times are measured for each server, not for each connection. With concurrent requests, a shorter time may be that
+of another connection.
 """
 
 

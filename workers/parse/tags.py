@@ -47,10 +47,10 @@ _PLAIN_NAME: Final = (
 
 
 def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that matches a run of ordinary markup, up to and including the next wanted tag.
+    """Return an expression that matches simple markup up to and including the next wanted tag.
 
-    `wanted`: an expression for the names of the wanted tags. The match ends earlier if there is markup that needs the
-    exact step of `scan_tags`, such as a self-closing raw text element.
+    `wanted`: an expression for the names of the wanted tags. The match ends before markup that a regular expression
+    cannot skip safely, such as a self-closing raw text element. `scan_tags` reads such markup step by step.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
