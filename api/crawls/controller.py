@@ -68,12 +68,12 @@ log = structlog.get_logger("orb.control")
 _TICK_S: Final = 0.5
 _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
-"""Maximum seconds that one count adds to a pool's clock, for example after the machine slept or SQL was down."""
+"""Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""A new leader examines every finished crawl once for queued URLs: at most this many in one pass."""
+"""Maximum finished crawls that one pass of a new leader examines for queued URLs, until all were examined once."""
 _EXAMINED_AGAIN: Final = 10
-"""Maximum finished crawls that each later pass examines again, in addition to crawls whose counters changed."""
+"""Maximum finished crawls that each later pass examines, in addition to crawls whose counters changed."""
 
 
 def _none() -> None:
@@ -182,7 +182,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Decide on the pending crawls. Apply or store the actions. Return True to decide again: a crawl was loaded."""
+        """Decide on the pending crawls, and apply or store the actions. Return True if a decision loaded a crawl."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -312,7 +312,7 @@ class CrawlController:
                 log.error("crawl_pass.refused", error=str(error))
 
     async def count_time(self) -> None:
-        """Add the time since the last count to the clock of each pool with active crawls. Skip pools under pressure."""
+        """Add the time since the last call to the active time of each pool with crawls. Skip pools under pressure."""
         now = self._clock.elapsed()
         worked_ms = int(min(now - self._counted_at, _LONGEST_S) * 1000)
         clocks = {pool: ms for pool, ms in self._known.pools().items() if not self._still(pool)}

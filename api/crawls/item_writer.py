@@ -81,7 +81,7 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if `complete` returns this crawl: its items were read, and stored or dropped."""
+        """Return True if the crawl's items were read from the stream, and stored or dropped (see `complete`)."""
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

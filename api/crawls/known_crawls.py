@@ -20,7 +20,7 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""Reads of changes needed in addition to `crawls / COMPARED`, until every crawl was compared with SQL."""
+"""After `crawls / COMPARED` reads of changes, plus this number of reads, every crawl was compared with SQL."""
 
 
 class KnownCrawls:
@@ -152,7 +152,10 @@ class KnownCrawls:
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return the clock (ms) of each pool that has a crawl whose active time is counted."""
+        """Return, for each pool whose active time is counted, how many ms were counted so far (the pool's clock).
+
+        A pool is counted if it has a crawl that is worked on.
+        """
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 
     def _put(self, crawl_id: CrawlId, row: CrawlRow | None) -> None:

@@ -105,7 +105,7 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: begin to count the time in which a crawl is worked on, by the clock of its pool."""
+    """Action of the leader: begin to count a crawl's active time. It is measured by the active time of its pool."""
 
     crawl_id: CrawlId
     pool: str
@@ -173,13 +173,13 @@ def reconcile(
 def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
     """Return True if the crawl has used up its `budget.max_seconds`, given as `max_ms` (None: no limit).
 
-    `now` is each pool's clock in ms.
+    `now`: the active time of each pool that was counted so far, in ms.
     """
     return max_ms is not None and active_ms(row, now) >= max_ms
 
 
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
-    """Return for how many ms the crawl has been worked on. `now`: each pool's clock in ms."""
+    """Return for how many ms the crawl has been worked on. `now`: the counted active time of each pool, in ms."""
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms
     return now[row.active_pool] - row.active_zero_ms

@@ -66,7 +66,7 @@ _UP_TO_RUNNING: Final[Mapping[CrawlState, Sequence[str]]] = {
     CrawlState.FINISHED: ("started",),
     CrawlState.DELETED: (),
 }
-"""The actions that lead from each state of a crawl to `running`."""
+"""For each state of a crawl, the actions of the events that report its way to `running`."""
 
 
 @dataclass(frozen=True, slots=True)

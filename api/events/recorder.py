@@ -285,7 +285,7 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Have the next passes read the crawl's progress, if it is worked on or its rates may not be zero yet."""
+        """Note that the next pass must read the crawl's progress. Ignore crawls at rest, whose rates are zero."""
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
             self._moving.add(crawl_id)

@@ -35,7 +35,7 @@ _RETRY_S = 1.0
 _REFUSED_FIRST_S = 0.01
 _GO_ON_S = 0.01
 _BUDGET_S = 5.0
-"""After a crawl has reached its daily limit of requests for stored pages, seconds until its queue is examined again."""
+"""Seconds until a queue is examined again, if `recrawl.requests_per_day` allows no request for a stored page now."""
 
 _SPENT_S = 60.0
 """After the budget of a crawl was spent, maximum seconds until its queue is examined again.
@@ -245,7 +245,8 @@ class Dispatch:
         return plan.taken
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
-        """Move or exclude URLs of `unprepared` queues, inside `PartitionWriter.writing`. Add requests to `plan`."""
+        """Move or exclude URLs of the plan's `unprepared` queues in SQL. Add what can then be leased to the plan."""
+        # The caller runs this inside `PartitionWriter.writing`.
         for host, queue in plan.unprepared:
             step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
             if step is _Preparation.PROMOTE:

@@ -252,9 +252,9 @@ class HostQueues:
         self._place(host, queue)
 
     def acquire(self, host: Host, queue: CrawlQueue) -> int | None:
-        """Reserve the host's least free slot for a shard of the queue.
+        """Reserve a free slot of the host for a shard of the queue: the one with the lowest number.
 
-        Return the slot, or None if the queue may not use one.
+        Return its number, or None if the queue may not use a slot.
         """
         slot = host.free_slot(queue)
         if slot is not None:

@@ -17,7 +17,7 @@ from shared.domain.ids import CrawlId
 NEVER: Final = float("inf")
 
 CREDIT_S: Final = 60.0
-"""If another crawl uses the host when it is a queue's turn, the queue may catch up at most this much host time (s)."""
+"""Maximum host time (s) that a queue may catch up later, if another crawl uses the host at the queue's turn."""
 
 _SPARE: Final = 8
 
@@ -106,9 +106,9 @@ class HostShares:
         return len(self._ready) + len(self._later)
 
     def put(self, queue: CrawlQueue) -> None:
-        """Order a queue by its current counters and times.
+        """Put a queue at its place in the order, by its current counters and times.
 
-        An empty queue, or one in a line of due hosts, leaves the order.
+        Remove it from the order if it has no URLs, or if it is in a line of due hosts.
         """
         if queue.empty or queue.in_line:
             queue.place = 0
@@ -163,6 +163,6 @@ class HostShares:
 
 
 def _current(queues: Mapping[CrawlId, CrawlQueue], entry: tuple[float, int, CrawlId]) -> CrawlQueue | None:
-    """Return the queue of the entry, or None if the entry was replaced."""
+    """Return the queue of a heap's entry. Return None if the entry is old: the queue has a newer one, or has left."""
     queue = queues.get(entry[2])
     return queue if queue is not None and queue.place == entry[1] else None

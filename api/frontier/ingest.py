@@ -278,7 +278,7 @@ class Ingest:
             ends = await until_resource_available(partial(self._end_some, ends))
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
-        """Fail some URLs of these queues in one transaction. Return the queues that may have more."""
+        """Fail a limited number of URLs of these queues in one transaction. Return the queues that may have more."""
         changes = self._own.changes()
         changes.give_up.extend(ends)
         async with self._writer.writing(TransactionKind.OUTCOMES):

@@ -21,7 +21,7 @@ from shared.domain.ids import CrawlId, Fingerprint, LeaseId
 from shared.ports.broker import QueuedVisit
 
 SPLIT_BY: Final = 8
-"""After a split, the next shards of the queue have this many times fewer URLs (500, 62, 7, 1)."""
+"""If a shard fails as a whole, the next shards of its queue have this many times fewer URLs (500, 62, 7, 1)."""
 
 
 class LeaseGrant(Struct):
@@ -257,7 +257,7 @@ class Leases:
             held.grant.until = max(held.grant.until, now + self.grant_s)
 
     def handed_back(self, held: TrackedLease, now: float) -> None:
-        """End the newest grant now because its visit failed. Mark it as counted, so that a new one may begin."""
+        """End the lease's newest grant now, because its visit failed. The lease may then get a new grant."""
         if held.grant is not None:
             held.grant.until = min(held.grant.until, now)
             held.grant.counted = True

@@ -206,7 +206,10 @@ class Owner:
         await until_resource_available(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Return True if the stream has the newest applied reports, with the sequences and times of `position`."""
+        """Return True if the stream still fits `position`, that is, if the last applied reports are where it says.
+
+        The broker compares the sequence and the time of each.
+        """
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
             (position.discovery_seq, position.discovery_ns),

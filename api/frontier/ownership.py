@@ -185,7 +185,11 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return empty changes that name the commands in progress, so that these commands skip the changed rows."""
+        """Return new `Changes` without any change yet, for one transaction.
+
+        They name the commands in progress. Rows that the transaction changes are marked, so that these commands skip
+        them.
+        """
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:

@@ -170,7 +170,10 @@ class PoolShares:
         self._forget(line.pool, known, line.crawl_id, crawl)
 
     def use(self, line: WaitingHosts, now: float) -> None:
-        """Use one allotment of the line for a host. `promised` includes it until `settle` is called."""
+        """Use one allotment of the line for a host.
+
+        The caller calls `settle` when the shard is leased, or if it cannot be leased.
+        """
         line.allotted -= 1
         since = self._pools[line.pool].since
         if line in since:
@@ -178,7 +181,7 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """Remove one used allotment from `promised`. Its shard now counts as a lease, or was not leased."""
+        """End one used allotment, after its shard was leased or could not be. The lease is counted separately."""
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)
 

@@ -50,7 +50,7 @@ _Linked = tuple[ReadablePage, FoundAgain]
 
 
 class _Judge(Struct, frozen=True):
-    """A crawl and its scope at one revision. A chunk judges all its links by it: the crawl may change meanwhile."""
+    """The scope by which all links of a chunk are judged. It stays the same if the crawl's spec changes meanwhile."""
 
     crawl_id: CrawlId
     revision: Revision

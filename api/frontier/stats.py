@@ -91,7 +91,7 @@ class OwnerStats(Struct):
             lag.observe(max(0, now_ns - report.at_ns) / 1e9)
 
     def changed(self, changes: Changes, crawls: DispatchCrawls, now: float) -> None:
-        """Count what an owner has committed: statuses, reasons, stale outcomes and dead letters."""
+        """Count a committed transaction: HTTP statuses, reasons of URLs, stale outcomes and dead letters."""
         for (crawl_id, kind, key), n in changes.tallies.items():
             if kind != "status":
                 self.reasons[kind, bounded_reason(key)] += n

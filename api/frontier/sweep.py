@@ -49,7 +49,7 @@ class Sweep:
             await own.tuned.changed(tuned, own.settings.sweep_interval_s)
 
     def _at_rest(self) -> bool:
-        """Return True if there is nothing to repair. The next sweep then waits for `unswept`, or for a long time."""
+        """Return True if there is nothing to repair, so that the next sweep may wait longer than usual."""
         own = self._own
         busy = not own.stopped() or len(own.leases) or self._hosts.incomplete() or own.orphans_suspected
         return not busy and own.position == self._purged

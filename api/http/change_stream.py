@@ -85,7 +85,7 @@ class ChangeStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_changes(self, send: Send) -> str:
-        """Send changes until the client reads nothing for SLOW_S seconds. Return `slow`, why the stream must end."""
+        """Send changes until the client reads nothing for SLOW_S seconds. Then return the reason: `slow`."""
         await _send(send, b"retry: 1000\n\n" + self._gap)
         sent_at = time.monotonic()
         while True:

@@ -18,8 +18,7 @@ LOOK_S: Final = 1.0
 """Maximum seconds between two rounds. So commands that other masters stored are found without a `wake`."""
 
 MAX_LOGGED: Final = 5
-"""Maximum log lines of a round about refused commands: one line for each reason. Each line also tells how many reasons
-the round had."""
+"""Maximum reasons for which a round logs refused commands. There is one log line for each reason."""
 
 CommandErrors = Mapping[str, Transient | Permanent]
 """Maps the id of each command that a round failed to publish to the error. The next round tries the command again."""

@@ -166,9 +166,10 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Report an entry of a schedule's history. Count it in the metrics, unless `waited` is True.
+        """Count the firing of a schedule in the metrics, and pass it to `on_firing`.
 
-        `waited`: True if the entry was reported before, and now has another outcome.
+        `waited`: True if the firing was queued before, and now has another outcome. It was counted when it was queued,
+        so it is not counted again.
         """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)

@@ -102,7 +102,7 @@ def health_after(condition: HealthState, seen: Observation, now: float, rules: H
 
 
 def _unfit(condition: HealthState, ailment: str) -> HealthState:
-    """Return the health as unfit because of `ailment`. If the master was unfit already, the first reason is kept."""
+    """Return the health state of a master that is unfit because of `ailment`. Keep the reason of an unfit master."""
     return condition if condition.ailment is not None else replace(condition, ailment=ailment)
 
 
