@@ -70,7 +70,7 @@ def leader_in(snapshot: Snapshot, keys: Keys) -> LeaderRecord | None:
 
 
 def assignments_in(snapshot: Snapshot, keys: Keys) -> Mapping[Partition, tuple[PartitionRecord, Entry]]:
-    """Return, for each assigned partition, its assignment and the entry of the snapshot that contains it."""
+    """Return the record of each assigned partition, and the entry of the snapshot from which the record was read."""
     assigned = {}
     for key, entry in snapshot.entries.items():
         partition = keys.partition_of(key)

@@ -1,4 +1,4 @@
-"""Convert the settings of owners to the values that the hot configuration may change, and back."""
+"""Convert owners' settings at the start to hot-configuration values, and apply changed values to the settings."""
 
 from msgspec.structs import replace
 
@@ -9,7 +9,7 @@ from shared.domain.ops.config import LogLevel, MasterTuning
 
 
 def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
-    """Return the values that a master was started with. It runs with them unless the hot configuration has others."""
+    """Return the values with which the master was started, for the settings that the hot configuration may change."""
     return MasterTuning(
         grant_s=frontier.grant_s,
         log_level=log_level,
@@ -25,7 +25,7 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
 
 
 def limits_of(started: FrontierSettings, tuning: MasterTuning) -> FrontierSettings:
-    """Return the owners' settings: `started`, with the values that the hot configuration sets in `tuning`."""
+    """Return a copy of the owners' settings `started` with the values of the hot configuration (`tuning`)."""
     return replace(
         started,
         grant_s=tuning.grant_s,

@@ -31,12 +31,12 @@ _AGAIN_S = 1.0
 _LONGEST_REST_S = 30.0
 
 MakeOwner = Callable[[Partition, Term, bool], Owner]
-"""Makes an owner. Its arguments are the partition, the term, and True to replace an owner of this term that failed."""
+"""Makes an owner from a partition, a term and a flag. The flag is True if an earlier owner of this term has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartOwner:
-    """Change: start an owner of the partition under `term`, in place of any owner that this master has for it."""
+    """Change: start an owner of the partition under `term`. It replaces this master's present owner, if any."""
 
     partition: Partition
     term: Term
@@ -44,7 +44,7 @@ class StartOwner:
 
 @dataclass(frozen=True, slots=True)
 class StopOwner:
-    """Change: stop the owner of the partition, if this master has one. Another process owns it under `term`."""
+    """Change: stop this master's owner of the partition, if any. Another process owns the partition under `term`."""
 
     partition: Partition
     term: Term

@@ -17,7 +17,7 @@ The callback must not wait or raise.
 
 
 def log_only(member: str, resource: str, reason: str | None) -> None:
-    """Do nothing. A master that publishes no events uses this callback. Each change is logged in any case."""
+    """Do nothing: a standalone master publishes no events. The pressure monitor has already logged the change."""
 
 
 class MasterPressure:

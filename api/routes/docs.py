@@ -32,7 +32,10 @@ _KEPT_HERE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Response headers that let these pages send requests only to this master. Users type API keys into the pages."""
+"""Response headers that let these pages send requests only to this master.
+
+Users type API keys into the pages, so the browser must not send data from the pages to other servers.
+"""
 
 _LOGO: Final = (b"https://cdn.redoc.ly/redoc/logo-mini.svg", b"data:image/svg+xml,<svg/>")
 """The address from which ReDoc loads its logo, and the empty picture that replaces it."""

@@ -58,7 +58,7 @@ async def list_items(
 
 @router.get("/{item}", summary="Get an item", dependencies=[CONDITIONAL], responses=UNCHANGED)
 async def get_item(name: Name, item: ItemId, served: Served, response: Response) -> Item:
-    """Return the item from the latest fetch of its page; 404 if that fetch no longer has it."""
+    """Return an item from the latest fetch of its page; 404 if that fetch did not give the item."""
     crawl = await served.catalog.crawl(name)
     stored = await served.catalog.item(crawl.crawl_id, bytes.fromhex(item))
     if stored is None:

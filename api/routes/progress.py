@@ -151,7 +151,7 @@ async def get_cluster_lag(served: Served) -> Lag:
 async def get_lag(name: Annotated[str, Path(pattern=NAME)], served: Served) -> Lag:
     """Return the lag of one crawl.
 
-    The waiting reports are an exception: their numbers are those of all crawls together.
+    Only `reports_pending` is not of this crawl: it counts the waiting reports of all crawls.
     """
     crawl = await served.catalog.crawl(name)
     return await _lag(served, crawl.crawl_id)

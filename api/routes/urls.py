@@ -38,10 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""Names of rules. If a URL is not fetched yet, its explanation has a sentence for each of these rules that applies."""
+"""Rules whose results the explanation of a queued or unknown URL states in sentences."""
 
 _OTHERS: Final = 1000
-"""Maximum queues of a host that are read to find other crawls that fetch from the host."""
+"""To find other crawls that fetch from a host, at most this many queues of the host are read."""
 
 _ROBOTS_S: Final = 1.0
 

@@ -34,7 +34,10 @@ _POOLS: Final = "pools"
 _LOG_LEVEL: Final = "log_level"
 _GRANT: Final = "master.grant_s"
 _FROM_START: Final = frozenset((_GRANT, *(f"worker.{name}" for name in WorkerValues.model_fields)))
-"""The settings for which each member uses the value that it was started with, if the configuration sets none."""
+"""Settings for which each member uses its own value from its start, if the configuration sets none.
+
+The API then shows null as the effective value.
+"""
 
 _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
     "_s": "s",

@@ -306,7 +306,7 @@ class CrawlVerbResult(Model):
 
 
 class Surroundings(Protocol):
-    """The data besides a crawl's row for a response about the crawl: members, their statuses (`roster`), the time."""
+    """What a response about a crawl needs besides the crawl's row: the members, their statuses, and the time."""
 
     @property
     def roster(self) -> MemberStats: ...
@@ -341,7 +341,7 @@ class Needs:
         return Seen(refused, pressure, self.warnings(around) if self.allow else (), self.recrawls)
 
     def warnings(self, around: Surroundings) -> tuple[str, ...]:
-        """Return a warning for each network in `allow` that at least one live worker of the pool does not open."""
+        """Return a warning for each network in `allow` to which a live worker of the pool may not connect."""
         workers = around.plane.members().workers
         allowed = {name: each.allow_net for name, each in workers.items() if each.pool == self.pool}
         return tuple(closed_networks(self.allow, allowed)) if allowed else ()
@@ -380,7 +380,7 @@ def needs_of(spec: str) -> Needs:
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the crawl as a GET of it shows it. `seen`: what stops it now, and its warnings."""
+    """Return the body of a response that shows one crawl. `seen`: what stops the crawl now, and its warnings."""
     return Crawl.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec))
 
 

@@ -24,7 +24,7 @@ WRITES: Final = 500
 BULK: Final = 100
 WRONG_KEYS: Final = 60
 MAX_ADDRESSES: Final = 4096
-"""Maximum addresses whose wrong keys are counted. A further one replaces the least recently used one."""
+"""Maximum addresses whose wrong keys are counted. To add another, forget the one whose last wrong key is the oldest."""
 
 _NETWORK_BITS: Final = 64
 

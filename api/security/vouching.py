@@ -43,8 +43,9 @@ class Vouching:
         return f"<Vouching {'with' if self._secret else 'without'} the secret>"
 
     async def sign(self, scope: Scope, peer: Peer) -> bytes:
-        """Return the value of the header x-orb-client: the client `peer`, signed for the request of `scope`.
+        """Return a signed description of the client `peer`, as the value of the header x-orb-client.
 
+        The signature also covers the method, path and `Authorization` header of the request (`scope`).
         Raise Transient if the database does not answer.
         """
         names = None if peer.certificate is None else sorted(peer.certificate.names)

@@ -51,14 +51,14 @@ A connection is beyond the limit if the maximum number of connections was open w
 """
 
 FILES_ASIDE: Final = 512
-"""Open files that a master reserves for all but HTTP connections: databases, engines and stored pages."""
+"""How many open files a master reserves for databases, engines and stored pages. HTTP connections may use the rest."""
 ALWAYS_ANSWERED: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths that are served even on connections beyond the limit. At most `MAX_SPARE` such connections may be open."""
 
 _BACKLOG: Final = 1024
 _DATE_S: Final = 1.0
 _PARSED_BYTES: Final = 0xFFFF
-"""The longest URL, in bytes, that the parser splits into path and query."""
+"""The longest URL, in bytes, that uvicorn's parser can split. This module splits longer URLs itself."""
 
 _CONNECTIONS: Final = logging.getLogger("uvicorn.error.connections")
 """Logger for single connections. It logs errors only: they show bugs of the server.

@@ -35,7 +35,7 @@ _OPTIONAL: Final = {
     "nats_url": SettingValue("", SettingOrigin.DEFAULT, ""),
     "database": SettingValue("", SettingOrigin.DEFAULT, ""),
 }
-"""Values for settings that the user has not set. A master requires these settings, but not every admin command."""
+"""Values for settings that the user has not set. A master requires these settings; some admin commands do not."""
 
 
 def add_database_flag(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""A hold in a cluster's database that stops owners from purging reports (shared.domain.frontier.purge_holds)."""
+"""The purge hold of a backup: a row in the cluster's database that keeps owners from purging reports."""
 
 import asyncio
 import uuid

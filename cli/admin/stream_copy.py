@@ -40,7 +40,10 @@ CopiedKind: TypeAlias = ReportKind | Literal["command"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of reports to copy: of one partition and one kind, after sequence `after`, up to and including `last`."""
+    """A range of reports to copy, all of one partition and one kind.
+
+    `after` is the sequence number before the first report, and `last` is that of the last report.
+    """
 
     partition: Partition
     kind: ReportKind

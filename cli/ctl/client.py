@@ -25,7 +25,7 @@ from shared.domain.software import VERSION
 from shared.tls import client_context
 
 PATIENCE_S: Final = 30.0
-"""Total time of retries for a request, before the command fails."""
+"""How many seconds a failed request is retried before the command fails."""
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 15.0

@@ -89,7 +89,7 @@ def url_state(row: Any, now: Now) -> str:
 
 
 def status_of(member: Mapping[str, Any]) -> str:
-    """Return whether a member (a master or worker as the API shows it) is `active`, `draining` or `drained`."""
+    """Return a member's state: `active`, `draining` or `drained`. `member`: a master or worker as the API shows it."""
     return shown(member.get("state") or ("draining" if member.get("draining") else "active"))
 
 

@@ -22,7 +22,7 @@ SERVER: Final = "ORB_SERVER"
 KEY: Final = "ORB_API_KEY"
 CONTEXT: Final = "ORB_CONTEXT"
 TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "ORB_TLS_KEY"}
-"""The environment variables that name TLS files, each by the name of the flag that overrides it."""
+"""For each flag that names a TLS file, the environment variable that is used without the flag."""
 
 DEFAULT: Final = "default"
 

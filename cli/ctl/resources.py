@@ -134,7 +134,7 @@ HOSTS: Final = ResourceKind(
 HOSTS_OF_NO_CRAWL: Final = replace(
     HOSTS, columns=tuple(each for each in HOSTS.columns if each.title not in ("PAGES", "QUEUED", "WAITING", "LEASED"))
 )
-"""Hosts that are listed without naming a crawl. Columns for the counters of a crawl are left out."""
+"""The kind `hosts` for a list that names no crawl. It has no columns for the counters of a crawl."""
 
 URLS: Final = ResourceKind(
     "urls", "url", "/v1/crawls/{crawl}/urls", (

@@ -20,7 +20,7 @@ ANSWER_S: Final = 300.0
 """Maximum seconds until the server answers a request with a piece. It answers when the piece is stored durably."""
 
 _LATER: Final = (429, 503)
-"""Statuses after which an upload waits, and then sends the lines that are not stored durably yet."""
+"""HTTP statuses after which an upload waits. It then sends again the lines that are not stored durably yet."""
 
 _WAIT_S: Final = 2.0
 _GZIP: Final = b"\x1f\x8b"

@@ -64,7 +64,7 @@ class Declared:
         return named if isinstance(named, WrongField) else None
 
     def sourced(self, problem: ProblemAnswer) -> ProblemAnswer:
-        """Return a copy of `problem`, whose message begins with the file and the name of this resource."""
+        """Return a copy of `problem` with the file and the name of this resource at the beginning of its message."""
         what = f"{self.kind.name} {self.name}" if self.kind.key else self.kind.name
         return replace(problem, detail=f"{self.source}: {what}: {problem.detail}")
 
@@ -146,7 +146,10 @@ def _resource(data: dict[str, Any], source: str) -> Declared:
 
 
 def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
-    """Return the kind of a document, and True if its field `kind` states the kind. Raise Usage for an unknown kind."""
+    """Return the kind of a document, and True if the document states its kind.
+
+    The kind of a document without the field `kind` is inferred from the other fields. Raise Usage for an unknown kind.
+    """
     word = data.get(_KIND)
     if isinstance(word, str) and word in BY_NAME:
         return BY_NAME[word], True

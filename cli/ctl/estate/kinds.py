@@ -83,7 +83,7 @@ class DeclaredKind:
         return self.at.format(crawl=segment(crawl, "crawl"))
 
     def plan_path(self, name: str) -> str:
-        """Return the API path to which a resource is posted for a plan: what a PUT of the resource would change."""
+        """Return the API path of plan requests. Such a request returns what a PUT of the resource would change."""
         return f"{self.at}/plan" if self.numbered else f"{self.path(name)}/plan"
 
     def title(self, name: str) -> str:
@@ -97,7 +97,7 @@ class DeclaredKind:
         return {self.key: name} if self.key else {}
 
     def name_of(self, body: Json) -> str:
-        """Return the name of the resource in a master's answer, CRAWL/NAME for a kind that belongs to a crawl."""
+        """Return the name of a resource from a master's answer. If its kind belongs to a crawl, return `CRAWL/NAME`."""
         return f"{body[self.crawl]}/{body[self.key]}" if self.of_crawl else str(body.get(self.key, ""))
 
     def crawl_of(self, name: str, body: Json) -> str:
@@ -364,7 +364,10 @@ KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_K
 """All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
-"""The name that files use for the field `kind` of an API key. In a file, `kind` is the kind of resource."""
+"""The field of an API key in a file that the API calls `kind`.
+
+In a file, the field `kind` has another meaning: the kind of resource.
+"""
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
 TARGET_KINDS: Final = frozenset(map(str, TargetKind))
