@@ -187,7 +187,7 @@ class Bundled(Protocol[E_co]):
 class Engine(Generic[E]):
     """An engine (etcd or NATS) as a child process.
 
-    `endpoint` is the address that its latest start returned, or None.
+    `endpoint` is the address that its latest start returned. It is None before the first start.
     """
 
     def __init__(self, name: str, server: Bundled[E]) -> None:

@@ -16,7 +16,10 @@ MEMORY_S: Final = 10.0
 """The time constant of a rate in seconds: an event of this age has 1/e of the weight of a new event."""
 
 LEAST_EVENTS: Final = 1.0
-"""A rate gives an estimate only if the weights of its events add up to this sum or more."""
+"""A rate is good enough for an estimate if its events have at least this weight in total.
+
+A new event has the weight 1. The weight becomes smaller with the age of the event.
+"""
 
 _SETTLED: Final = ("done", "failed", "excluded")
 
@@ -36,7 +39,7 @@ class DisplayRate(Struct):
 
     @property
     def steady(self) -> float | None:
-        """The recent number of events per second. None if it is based on too few events for an estimate."""
+        """The same as `per_s`, but None if there were too few recent events for an estimate (LEAST_EVENTS)."""
         return self.per_s if self._events >= LEAST_EVENTS else None
 
     def seen(self, count: int, now: float) -> None:

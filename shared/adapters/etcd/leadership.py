@@ -19,7 +19,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The part of a session (an etcd lease that this process renews) that a leadership uses."""
+    """The members of a session (an etcd lease that this process renews) that EtcdLeadership uses."""
 
     @property
     def id(self) -> int: ...

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _REFUSALS: Final = 3
-"""A watch counts as not permitted after so many refusals in a row, each with a new login."""
+"""A watch counts as not permitted if etcd refuses it this many times in a row, each time after a new login."""
 
 
 async def list_prefix(connection: EtcdConnection, prefix: str) -> Snapshot:

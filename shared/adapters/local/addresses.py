@@ -35,7 +35,7 @@ def listening_endpoints(bound: str) -> tuple[str, ...]:
 def _addresses() -> list[str]:
     """Return the IPv4 and IPv6 addresses of this machine, without loopback.
 
-    Log a warning, and return none, if this fails.
+    If they cannot be read, log a warning and return an empty list.
     """
     try:
         addresses = [*_ipv4(), *_ipv6()]

@@ -173,7 +173,10 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close as the library does. Meanwhile, store the task that runs this method, so that `close` can end it."""
+        """Close as the library does. This is the library's internal method, unlike `close`.
+
+        While it runs, `_disconnecting` is the task that runs it. `close` cancels that task.
+        """
         # If the server refuses this client, the library runs this method in a task to which it keeps no reference.
         if self._disconnecting is not None:
             return

@@ -292,7 +292,7 @@ class NatsConnection:
         self._watchers.add(lost)
 
     def unwatch(self, lost: Callable[[], None]) -> None:
-        """End the calls of `lost` that `watch` began. Do nothing if there are none."""
+        """Do not call `lost` any more when the connection breaks. This undoes `watch`, if it was called."""
         self._watchers.discard(lost)
 
     async def subscribe(self, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:

@@ -42,11 +42,14 @@ _SILENCE_S: Final = 1.5 * _HEARTBEAT_S
 """The broker sends a heartbeat while a pull is open. After this time without one, the reader creates a new cursor."""
 
 _FIRST_S: Final = 0.05
-"""The least wait in seconds for the first message of a new pull. So a read with `wait_s` 0 gets stored messages."""
+"""A read waits at least this many seconds for the first message of a new pull.
+
+So even a read with `wait_s` 0 gets messages that are stored already.
+"""
 _REST_S: Final = 0.1
 """How many seconds a read waits for the next message if the broker has more. Then it returns what has arrived."""
 _CURSORS: Final = 3
-"""How many cursors one read may create."""
+"""The most cursors (consumers on the server) that one read may create."""
 _OVERHEAD: Final = 4096
 _PULL_ENDED: Final = frozenset({"404", "408"})
 _ENDED_BY_SIZE: Final = "message size exceeds maxbytes"

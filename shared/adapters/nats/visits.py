@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _HAND_BACK: Final = b"-NAK"
 _GRACE_S: Final = 0.25
-"""The server sends a status at the end of a pull. A call waits for it up to `wait_s + _GRACE_S` seconds."""
+"""How many seconds after `wait_s` a call still waits for the status that the server sends at the end of a pull."""
 _FORGET_S: Final = 5.0
 _REST_S: Final = 0.02
 _PULL_ENDED: Final = frozenset({"404", "408"})

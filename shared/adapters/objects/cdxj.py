@@ -46,9 +46,9 @@ def _sorted_runs(lines: Iterator[bytes], scratch: Path, run_lines: int) -> Itera
 
 
 def _merged_runs(runs: Iterator[Path], scratch: Path) -> list[Path]:
-    """Merge the sorted files `runs` until few remain, and return the remaining ones.
+    """Merge sorted files into larger ones, until few enough remain to merge them all at once. Return these.
 
-    `scratch` is the folder for merged files.
+    `runs` are the sorted files. `scratch` is the folder for merged files.
     """
     # The files of `runs` are at level 0. When a level is full, its files are merged into one file of the next level.
     levels: list[list[Path]] = []

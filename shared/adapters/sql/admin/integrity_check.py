@@ -87,7 +87,7 @@ _UNKNOWN_PAGE: Final = text(
 _PARTED: Final = ("urls", "fetches", "queues", "leases", "crawl_counters", "items", "item_pages", "item_drafts",
     "page_versions", "page_changes", "seed_contexts", "url_contexts",
 )  # fmt: skip
-"""Tables in which every row belongs to an existing crawl."""
+"""Tables whose rows each have the id of a crawl. An id that is not in the table `crawls` is an error."""
 
 
 async def examine(snapshot: DatabaseSnapshot, placed: Callable[[str, int], int]) -> Findings:

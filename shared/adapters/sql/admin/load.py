@@ -168,7 +168,10 @@ async def _on_postgresql(database: str, schema_of: str) -> AsyncIterator[Databas
 
 
 def _made_empty(connection: Connection, schema_of: str) -> None:
-    """Make the empty tables of the migration `schema_of`. Raise Unusable if a cluster or another schema exists."""
+    """Create the tables of the schema version `schema_of`, without rows.
+
+    Raise Unusable if the database has a cluster, or tables of another schema version.
+    """
     current = current_schema(connection)
     if current is not None and connection.execute(select(schema.cluster.c.id)).first() is not None:
         raise Unusable("the database holds a cluster already: name an empty one")

@@ -108,7 +108,7 @@ class SqlRetained(SqlAdapter):
 
 
 def _lines(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the oldest lines of the audit log, if they are older than `rules` allow: at most ROWS.
+    """Delete at most ROWS lines of the audit log that are older than `rules` allow, the oldest first.
 
     `place` is not used.
     """

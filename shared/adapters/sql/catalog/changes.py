@@ -34,7 +34,7 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query for URLs on PostgreSQL. Its parameters `fingerprint` and `via` are the least and greatest fingerprint."""
+"""The query on PostgreSQL for URLs with fingerprints from `fingerprint` to `via`, its parameters."""
 # The parameter is named `via` to get the type of that column.
 
 _NEWEST: Final = text(
@@ -119,7 +119,10 @@ def _views(
 
 
 def _urls(connection: Connection, crawl_id: CrawlId, wanted: Iterable[tuple[HostId, bytes]]) -> Iterable[Row[Any]]:
-    """Return the rows of the table `urls`, with the host's name. `wanted`: host ids and beginnings of fingerprints."""
+    """Return rows of the table `urls`, with the names of their hosts.
+
+    `wanted` has, for each URL, the id of its host and the first bytes of its fingerprint.
+    """
     filled = [(crawl_id, host_id, prefix.ljust(16, b"\0"), prefix.ljust(16, b"\xff")) for host_id, prefix in wanted]
     if connection.dialect.name == "postgresql":
         return _URLS_POSTGRESQL.run(connection, filled) if filled else ()

@@ -26,7 +26,7 @@ _LOCK: Final = text(
 """Locks the list of exclusions for other writers until the transaction ends. It does not change the list's revision."""
 
 _NEXT: Final = text("UPDATE exclusion_list SET revision = revision + 1 WHERE id = 1 RETURNING revision")
-"""Raises the revision of the list and returns it. `_LOCK` must run before it."""
+"""Increases the revision of the list and returns it. Run `_LOCK` before, which creates the row of the list."""
 
 
 def listing(
@@ -148,9 +148,9 @@ def revision_of(connection: Connection) -> int:
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return the exclusions that have not ended at `now_ms`, and those whose command EXCLUDE is still to be sent.
+    """Return the list that the leader publishes: the exclusions that have not ended at `now_ms`.
 
-    The leader publishes this list.
+    The list also has all exclusions, ended or not, whose command EXCLUDE must still be sent.
     """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]
@@ -165,7 +165,7 @@ def in_force(connection: Connection, now_ms: int) -> ExclusionList:
 
 
 def commanded(connection: Connection, exclusion_id: int, revision: int) -> None:
-    """Record that the command of an exclusion at `revision` was sent to all its partitions."""
+    """Record that the command EXCLUDE for this revision of an exclusion was sent to all its partitions."""
     here = (exclusions.c.id == exclusion_id) & (exclusions.c.commanded < revision)
     connection.execute(update(exclusions).where(here).values(commanded=revision))
 

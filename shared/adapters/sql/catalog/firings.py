@@ -203,7 +203,7 @@ def commands(connection: Connection, after: tuple[int, int, str] | None, max_cou
 
 
 def commanded(connection: Connection, command: WaitingCommand) -> None:
-    """Record that a command was published. If its schedule is deleted, delete the command's row instead."""
+    """Record that a schedule's command was published. If the schedule is deleted, delete the row of the command."""
     table = schedule_effects
     here = (table.c.schedule_id == command.schedule_id) & (table.c.due_ms == command.due_ms)
     connection.execute(update(table).where(here, table.c.crawl == command.crawl).values(commanded=True))
@@ -304,14 +304,17 @@ def _apply(writing: Writing, stored: StoredSchedule, names: Sequence[str], due_m
 
 
 def missed_line(stored: StoredSchedule, missed: Sequence[int], now_ms: int) -> Firing:
-    """Return the firing that records the due times `missed`, which were skipped because they were too late."""
+    """Return the entry of the schedule's history for the due times `missed`, which were skipped as too late."""
     detail = f"more than {stored.spec.late_s} s too late"
     line = history_line(stored, missed[0], now_ms, FiringOutcome.MISSED, detail)
     return replace(line, missed=len(missed), until_ms=missed[-1])
 
 
 def history_line(stored: StoredSchedule, due_ms: int, at_ms: int, outcome: FiringOutcome, detail: str = "") -> Firing:
-    """Return the firing that records what became of one due time, without effects. `at_ms`: when it was decided."""
+    """Return the entry of the schedule's history for one due time. The caller adds its effects on crawls.
+
+    `outcome` is what became of the due time. `at_ms` is when that was decided.
+    """
     return Firing(stored.schedule_id, due_ms, at_ms, stored.spec.verb, outcome, detail, 0, due_ms)
 
 
@@ -372,7 +375,7 @@ def crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
 
 
 def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
-    """Insert firings into the history, with their effects on crawls."""
+    """Insert entries into the history of their schedules, with their effects on crawls."""
     columns = ("schedule_id", "due_ms", "at_ms", "verb", "outcome", "detail", "missed", "until_ms")
     if lines:
         connection.execute(

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from shared.adapters.sql.engine.query import ReadConnection
 
 HOSTS: Final = 1_000
-"""The most hosts that `host_states` reads. It reads those that may be visited earliest. If these all wait, every host
-waits."""
+"""The most hosts that `host_states` reads. It reads the hosts that may be visited earliest.
+
+If all of these hosts wait, the other hosts of the crawl wait too.
+"""
 
 _COLUMNS = (
     "SELECT h.host, q.queued, q.waiting, q.leased, q.pages, q.next_due_ms, h.crawl_delay_ms, h.operator_delay_ms,"

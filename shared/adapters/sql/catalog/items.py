@@ -46,10 +46,10 @@ SCANNED: Final = 5_000
 LETTER: Final = "items"
 _ONLY: Final = 1
 _AT_ONCE: Final = 5_000
-"""The most fingerprints of URLs that one query names."""
+"""The greatest number of fingerprints that one query gets as parameters."""
 
 _LETTERS_OF: Final = Partition(0)
-"""The partition of all dead letters of items. Its owner replays and discards them."""
+"""The partition under which all dead letters of items are stored. Its owner replays and discards them."""
 
 _Place = tuple[CrawlId, HostId, Fingerprint]
 _Fetched = tuple[CrawlId, PageItems]
@@ -64,7 +64,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""An SQL condition for fetches that replace a page's items: the page was stored, or it must not be indexed."""
+"""An SQL condition for fetches that replace a page's items: stored pages, and those that are not indexed."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -159,7 +159,7 @@ def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
 
 
 def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return which of the crawls have items that wait until the outcome of their page is known."""
+    """Return those of the crawls that have drafts: items of a fetch whose outcome is not known yet."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
@@ -271,7 +271,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
 
 
 def _put(connection: Connection, fetched: Iterable[_Fetched], dropped: Counter[str]) -> ItemChanges:
-    """Store the items of accepted fetches, except outdated ones. Return how many were stored, and dropped by reason."""
+    """Store the items of accepted fetches, except outdated ones. Return counts: stored by crawl, dropped by reason."""
     newest = _newest(fetched)
     read = _items(page for page in newest.values() if page is not None)
     earlier = _outdated(connection, newest)
@@ -299,7 +299,7 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the latest fetch of each page. If two messages have the same fetch, use the later message."""
+    """Return the latest fetch of each page. If a fetch was reported twice, use the later report."""
     newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
@@ -328,7 +328,7 @@ def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) ->
 def _rows_of(
     connection: Connection, query: TextClause, places: Iterable[_Place]
 ) -> Iterator[tuple[tuple[CrawlId, HostId], Row[Any]]]:
-    """Yield ((crawl, host), row) for each row that `query` finds for the URLs `places`. Run it as often as needed."""
+    """Run `query` for the URLs of each host in `places`, and yield ((crawl, host), row) for each row."""
     by_host: defaultdict[tuple[CrawlId, HostId], list[Fingerprint]] = defaultdict(list)
     for crawl_id, host_id, fingerprint in places:
         by_host[crawl_id, host_id].append(fingerprint)
@@ -344,19 +344,19 @@ def _place_of(crawl_id: CrawlId, page: PageItems) -> _Place:
 
 
 def _draft(crawl_id: CrawlId, page: PageItems) -> tuple[CrawlId, HostId, Fingerprint, LeaseId, int]:
-    """Return the key of the row of `item_drafts` in which the items of this fetch wait for their outcome."""
+    """Return the key of a fetch in `item_drafts`, which has its items until the outcome of the fetch is known."""
     return *_place_of(crawl_id, page), page.lease, page.grant
 
 
 def _page(row: Row[Any]) -> PageItems:
-    """Return the items of a page from a row of `item_drafts`."""
+    """Convert a row of `item_drafts` to the items of its fetch."""
     mark = Fingerprint(bytes(row.fingerprint))
     items = _taken.decode(row.items)
     return PageItems(HostId(row.host_id), mark, row.url, LeaseId(row.lease_id), row.grants, row.at_ms, items)
 
 
 def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
-    """Delete up to `max_count` rows of a deleted crawl's items. Return True if none is left."""
+    """Delete the items of a deleted crawl, at most `max_count` rows of each table. Return False if some may be left."""
     for statement in _REMOVE:
         if connection.execute(statement, {"crawl_id": crawl_id, "max_count": max_count}).rowcount == max_count:
             return False
@@ -368,7 +368,7 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
 
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
-    """Return the query for item ids and sizes in bytes. `page`, `rule`: True: only those of one page, one rule."""
+    """Return the query for ids and byte sizes of items: of one page if `page`, and of one rule if `rule`."""
     size = f"{byte_length(dialect, 'i.data')} + {byte_length(dialect, 'p.url')}"
     here = " AND r.fingerprint = :page" if page else ""
     which = " WHERE i.rule = :rule" if rule else ""
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the id of the item at `offset` of a list. `page`: True to list only items of one page."""
+    """Return the query for the id of the item at `:offset` in a list. If `page`, the list has one page's items."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"
