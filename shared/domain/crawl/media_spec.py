@@ -9,7 +9,7 @@ from msgspec import Meta
 from shared.domain.crawl.described import described
 
 NOT_PARSED: Final = "not_parsed"
-"""The reason of pages whose links are not read, because `media.parsed` leaves out their type."""
+"""The reason under which a page is counted if its links are not read, because `media.parsed` leaves out its type."""
 
 MAX_MEDIA_TYPES: Final = 100
 

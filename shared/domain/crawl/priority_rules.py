@@ -37,7 +37,7 @@ PriorityRules = Annotated[tuple[PriorityRule, ...], Meta(max_length=MAX_RULES)]
 
 
 class CompiledPriority:
-    """The compiled priority rules of a crawl. It returns the priority of a URL."""
+    """The compiled priority rules of a crawl, by which each URL gets its priority."""
 
     def __init__(self, rules: tuple[PriorityRule, ...]) -> None:
         self._rules = rules

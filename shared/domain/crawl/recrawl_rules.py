@@ -9,7 +9,7 @@ from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 
 
 class PageInterval(msgspec.Struct, frozen=True):
-    """The policy for the wait between two fetches of a page, and the bounds of this wait in ms.
+    """How the time between two fetches of a page is chosen: the policy, and the least and greatest time in ms.
 
     `rule`: the index of the matching rule of `by_pattern`, None if no rule matched.
     """
@@ -21,7 +21,7 @@ class PageInterval(msgspec.Struct, frozen=True):
 
 
 class CompiledRecrawl:
-    """The compiled section `recrawl` of a spec. `of` returns the policy for a page's wait between two fetches."""
+    """The compiled section `recrawl` of a spec. `of` returns how a page's time between two fetches is chosen."""
 
     def __init__(self, spec: Recrawl) -> None:
         self.spec = spec
@@ -33,9 +33,9 @@ class CompiledRecrawl:
         self._other = _interval(spec.policy, spec.min_s, spec.max_s, None)
 
     def of(self, url: str) -> PageInterval:
-        """Return the policy and the bounds for the wait of the page with this canonical URL.
+        """Return the policy and the bounds for the page with this canonical URL.
 
-        They are those of the first rule that matches. If no rule matches, they are those of the section itself.
+        The first rule that matches the URL sets them. If no rule matches, the section itself sets them.
         """
         if not self._intervals:
             return self._other

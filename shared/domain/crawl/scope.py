@@ -29,17 +29,18 @@ from shared.domain.crawl.traps import trap
 from shared.domain.web.url import host_of, registrable_domain, scheme_of
 
 MAX_HOPS: Final = 10
-"""A URL is excluded if more redirects in a row than this led to it. Sitemaps that list sitemaps count, too."""
+"""A URL is excluded if more redirects in a row than this led to it. A step from a sitemap to a sitemap that it lists
+counts like a redirect."""
 
 SIZE_OF_A_WEIGHT: Final = 200
-"""The number of instructions in compiled patterns that counts as 1 in `CompiledScope.weight`, the cost of reading the
-links of a page."""
+"""The size of compiled patterns, in instructions, that adds 1 to `CompiledScope.weight`. The weight estimates the cost
+of reading the links of a page."""
 
 _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 """Finds the file extension at the end of a path, such as `.html`."""
 
 _REQUISITES_WEIGHT: Final = 2
-"""What a crawl that fetches requisites adds to `CompiledScope.weight`, the cost of reading the links of a page."""
+"""The number that is added to `CompiledScope.weight` if the crawl fetches requisites."""
 
 _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
 """The rules that `extra_hops` relaxes: a URL that only they exclude may be followed as an extra hop."""
@@ -80,7 +81,7 @@ class ScopeRule(Struct, frozen=True):
 class Verdict(Struct, frozen=True):
     """The result of one rule of the scope for a URL.
 
-    `detail`: why the URL is not allowed, or within which limit it is.
+    `allowed`: True if the rule admits the URL. `detail`: the reason in words.
     """
 
     rule: ExclusionReason

@@ -69,7 +69,10 @@ class NoRecrawl(IllegalTransition):
 
 
 class RunUnderWay(IllegalTransition):
-    """Raised for `refresh` if a run of the crawl has begun and has not ended. `refreshing`: this run is a refresh."""
+    """Raised for `refresh` if an earlier run of the crawl has not ended.
+
+    `refreshing`: True if the earlier run is a refresh itself, False if `start` began it.
+    """
 
     def __init__(self, state: CrawlState, *, refreshing: bool) -> None:
         super().__init__(Verb.REFRESH, state)

@@ -155,7 +155,10 @@ class FoundAgain(Struct, frozen=True):
 
 
 def hops_of_page(scope: CompiledScope, page: ReadablePage) -> int | None:
-    """Return by how many extra hops a stored page is beyond the scope (0: in scope). None: a rule excludes the page."""
+    """Return the number of extra hops of a stored page: 0 if the page is in scope, more if it lies beyond.
+
+    Return None if a rule excludes the page.
+    """
     found = found_beyond(
         scope, page.url, page.host, depth=page.depth, hops=page.hops, flags=page.flags, via_host=page.via_host
     )

@@ -36,8 +36,8 @@ REDISCOVERED: Final = "rediscovered"
 the number of links published from them. `queued_again`: the number of pages queued to be fetched again."""
 
 NOT_INDEXED: Final = "not_indexed"
-"""The kind of the counts of pages that robots directives, `media.stored` or `media.fetched` keep out of lists, exports
-and items."""
+"""The kind of a crawl's counts of pages that are kept out of lists, exports and items. The reason is a robots
+directive, `media.stored` or `media.fetched`."""
 
 MAX_EXAMPLES: Final = 20
 """At most this many examples per reason are reported for a page, stored for a crawl and partition, and shown."""

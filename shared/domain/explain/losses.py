@@ -20,7 +20,8 @@ _FOUND_AGAIN: Final = "the same command with a wider scope finds such links in t
 _NOT_READ_AGAIN: Final = "pages already fetched are not read again for {which}: add --fresh, or another --out"
 
 _NEVER_FOUND_AGAIN: Final = frozenset({REQUISITES_PER_PAGE, NOT_PARSED, NOFOLLOW, LINKS_PER_PAGE})
-"""Reasons that are no rules of the scope. Links that they excluded are not found again after a change of the scope."""
+"""Exclusion reasons that are not rules of the scope. After a change of the scope, links that were excluded for
+these reasons are not looked up in the archive."""
 
 _LINKS: Final[Mapping[str, tuple[str, str]]] = {
     Rule.HOST: ("to other hosts", "--scope domain"),
@@ -49,7 +50,8 @@ _LINKS: Final[Mapping[str, tuple[str, str]]] = {
         "a greater extract.max_links_per_page in the spec",
     ),
 }
-"""For each exclusion reason: a phrase on its links, and the setting that makes a crawl follow them (empty: none)."""
+"""For each exclusion reason: a phrase that describes the links, and the setting that makes a crawl follow such links.
+The setting is an empty text if there is none."""
 
 _OVERRIDDEN: Final[Mapping[str, tuple[str, str, str]]] = {
     Rule.DEPTH: ("max_depth", "deeper than the limit of depth of their host", "a greater max_depth in the spec"),
@@ -176,7 +178,7 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if no spec admits links that are excluded for this reason, such as `mailto:` links."""
+    """Return True if no change of the spec can admit links excluded for this reason, such as `mailto:` links."""
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
 
 

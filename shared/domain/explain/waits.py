@@ -12,7 +12,7 @@ from shared.domain.crawl.spec import CrawlSpec, host_slots
 from shared.domain.frontier.politeness import HostHealth, host_delay
 
 LEAST_S: Final = 2.0
-"""A host that is asked again within this many seconds does not count as waiting."""
+"""A host whose next request comes within this many seconds does not count as waiting."""
 
 _EXPECTED_FETCH_S: Final = 0.2
 _NAMED: Final = 3
@@ -36,7 +36,7 @@ class WaitReason(StrEnum):
     RETRY = "retry"
     """All remaining URLs of the host failed and are tried again later."""
     RECRAWL = "recrawl"
-    """All remaining URLs of the host are stored pages, or failed and are tried again. None of them is due."""
+    """No remaining URL of the host is due. The URLs are stored pages that are fetched again later, or retries."""
     POLICY = "policy"
     """The host's policy blocks it."""
 

@@ -27,8 +27,8 @@ REMEMBERED: Final = 24
 that begins or ceases to change."""
 
 PRIOR_SHAPE: Final = 0.5
-"""The `shape` of the first estimate for a page, before two of its fetches were compared: it is worth half
-an observed change."""
+"""The `shape` (weight) of a page's first estimate, made before any two fetches of the page were compared. This estimate
+weighs as much as half an observed change."""
 
 _LONGEST_S: Final = 2.0**OCTAVES
 _STEPS: Final = 2048
@@ -91,7 +91,10 @@ class ChangeRate(Struct, frozen=True):
 
     @property
     def code(self) -> int:
-        """The estimate in 24 bits, never 0: 16 bits for the rate in steps of 0.034 %, 8 bits for `shape` in eighths."""
+        """The estimate as a number of 24 bits, which is never 0. `decoded` is the inverse.
+
+        The upper 16 bits encode the rate in steps of 0.034 %. The lower 8 bits are `shape` in eighths.
+        """
         rate = min(round((log2(self.mean) + OCTAVES) * _STEPS), OCTAVES * _STEPS - 1)
         return max(rate, 0) << 8 | max(1, round(self.shape * _SHAPE_STEPS))
 

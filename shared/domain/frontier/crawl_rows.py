@@ -39,7 +39,7 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key of the seed publication that the crawl needs while it is SEEDING."""
+        """The key of the publication of seeds that the leader must make while the crawl is SEEDING."""
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property

@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 
 # With an array PostgreSQL's planner uses the primary key, even if its statistics are old.
 AMONG: Final = {"sqlite": "fingerprint IN ({})", "postgresql": "fingerprint = ANY(ARRAY({}))"}
-"""SQL conditions, by dialect: the fingerprint of a row is in the result of the subquery `{}`."""
+"""For each dialect: the SQL condition that a row's fingerprint is in the result of the subquery `{}`."""
 
 COPIED_FROM: Final = 256
 """From this number of new rows on, COPY is faster than arrays on PostgreSQL (docs/benchmarks.md)."""
@@ -102,7 +102,7 @@ class Arrays:
 
     @cached_property
     def _statement(self) -> TextClause:
-        """The statement with `{rows}` replaced. It is made at its first use, which imports the PostgreSQL dialect."""
+        """The SQL text, in which an `unnest` of arrays replaces `{rows}`. It is built at the first use."""
         from sqlalchemy.dialects import postgresql
 
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # the library declares no types
@@ -166,7 +166,7 @@ class New(Each):
         self._table, self.columns = str(table.name), tuple(columns)
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Insert all rows: on PostgreSQL by COPY if there are at least COPIED_FROM. Do nothing if there is no row."""
+        """Insert all rows. On PostgreSQL, use COPY for COPIED_FROM rows or more. Do nothing if there is no row."""
         if connection.dialect.name == "postgresql" and len(rows) >= COPIED_FROM:
             copied(connection, self._table, self.columns, rows)
         else:

@@ -48,7 +48,7 @@ class FullDiskRefusals:
             )
 
     def taken(self, transaction: Callable[..., object], now: float) -> None:
-        """Record that `transaction` was committed. If writes are no longer refused, log that."""
+        """Record that `transaction` was committed. Log when the database accepts writes again after refusals."""
         if self._began is None:
             return
         # The database accepts writes again if none was refused for FULL_S, and every kind that was refused has

@@ -33,7 +33,8 @@ item_pages = Table(
     Column("at_ms", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""One row for each page: the fetch from which its rows in `items` come. A page whose fetch gave no items has a row."""
+"""For each page, the fetch from which the items of the page were extracted. A page has a row even if the fetch gave no
+items."""
 
 item_drafts = Table(
     "item_drafts",
@@ -48,7 +49,7 @@ item_drafts = Table(
     Column("items", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
 )
-"""Items of fetches whose outcome is not applied yet. `items` is MessagePack."""
+"""Items of fetches whose outcome the owner has not applied yet. `items` is encoded as MessagePack."""
 
 item_writer = Table(
     "item_writer",

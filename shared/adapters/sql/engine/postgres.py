@@ -251,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing: `load.filling` migrates the tables at its end. On SQLite this method migrates them."""
+        """Do nothing. The method exists because the same call on SQLite migrates the tables (`load.filling`)."""
 
 
 @asynccontextmanager

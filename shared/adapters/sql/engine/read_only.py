@@ -31,7 +31,7 @@ def configure_reader(connection: sqlite3.Connection) -> None:
 
 
 class ReadFile:
-    """A SQLite file, opened only for reads, even if its folder cannot be written."""
+    """A SQLite file that is opened read-only. The folder of the file need not be writable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,7 +68,7 @@ class ReadFile:
         return _opened(f"file:{quote(os.fspath(self._path.absolute()))}?immutable=1", uri=True)
 
     def _logged(self) -> bool:
-        """Return True if the write-ahead log is not empty, so that the file alone may be incomplete."""
+        """Return True if the write-ahead log is not empty. The file without the log may then be incomplete."""
         try:
             return os.stat(f"{self._path}-wal").st_size > 0
         except FileNotFoundError:

@@ -325,7 +325,7 @@ url_contexts = Table(
     Column("context_id", BigInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The context of each URL that has one: a row of `seed_contexts` of the same crawl and partition."""
+"""For each URL with a seed context: the `context_id` of a row of `seed_contexts`, of the same crawl and partition."""
 
 seed_links = Table(
     "seed_links",

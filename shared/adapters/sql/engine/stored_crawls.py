@@ -38,7 +38,7 @@ _TALLIES: Final = Query(
 
 
 def crawls(connection: "ReadConnection") -> Sequence[CrawlRow]:
-    """Return all crawls that are not deleted, oldest first. The database of a crawl's folder has one."""
+    """Return all crawls that are not deleted, oldest first. The database of a crawl's folder has one crawl."""
     return [crawl_row(row) for row in _CRAWLS.rows(connection)]
 
 
@@ -62,7 +62,10 @@ def tallies(connection: "ReadConnection", crawl_id: CrawlId) -> dict[str, dict[s
 
 
 def crawl_row(row: Any) -> CrawlRow:
-    """Return the crawl from a row of `crawls` that also has the columns `spec` and `active`, the active time in ms."""
+    """Return the crawl that `row` describes: a row of `crawls` with two more columns.
+
+    `spec`: the spec of the active revision. `active`: the active time in ms.
+    """
     return CrawlRow(
         crawl_id=CrawlId(row.crawl_id),
         name=row.name,

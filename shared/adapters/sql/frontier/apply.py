@@ -34,7 +34,8 @@ URL: Final = updating(
     "state = {v}state, rank = {v}rank, attempts = {v}attempts, reason = {v}reason, lease_id = NULL,"
     f" flags = ({{v}}flags & {~OF_SET}) | ({{t}}.flags & {OF_SET})",
 )
-"""Writes what became of URLs. The flag OF_SET (only seed sets give the URL as a seed) keeps its stored value."""
+"""Writes the new values of URLs, and ends their leases. The stored flag OF_SET is kept. It marks a URL that is a seed
+only because of seed sets."""
 
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
@@ -107,7 +108,7 @@ up to this number then skip these rows. The statement runs only for crawls with 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
-"""One transaction gives up at most this many URLs, to be short."""
+"""One transaction gives up at most this many URLs, so that it ends soon."""
 
 _OF_HOST = "crawl_id = :crawl_id AND host_id = :host_id"
 # These use the indexes of queued and of waiting URLs.

@@ -19,8 +19,8 @@ OVERLAP: Final = 32
 such a number only after the previous read."""
 
 COMPARED: Final = 10
-"""One read compares this many crawls with the versions that the caller knows. This finds changes that earlier reads
-missed."""
+"""Each read also checks this many other crawls for changes that earlier reads missed. It compares their stored versions
+with those that the caller has read."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")

@@ -89,7 +89,10 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """Set the crawls in `candidates` that finished as complete, but have URLs queued, to running. Return their ids."""
+    """Set crawls to running that finished as complete and have queued URLs again. Return their ids.
+
+    Only crawls in `candidates` are examined.
+    """
     return [
         CrawlId(row.crawl_id)
         for some in chunked(candidates)

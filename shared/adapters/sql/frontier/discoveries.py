@@ -214,7 +214,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of new messages whose crawl is not deleted. Then store the last number of each producer."""
+    """Yield the links of messages not applied before, of existing crawls. Then store each producer's last number."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:

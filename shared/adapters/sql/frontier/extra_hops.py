@@ -1,4 +1,7 @@
-"""Links that lead beyond the scope, in the transaction of discoveries. A URL keeps its least extra hops and depth."""
+"""Updates the depth and the extra hops of known URLs to which new links lead, in the transaction of discoveries.
+
+An extra hop is a link that leads out of the scope, or on from there. Each URL keeps the smallest numbers.
+"""
 
 from typing import Final
 
@@ -29,8 +32,8 @@ _DEPTH: Final = Bulk(f"UPDATE urls SET depth = :depth, flags = :flags {_OF_URL}"
 
 _Key = tuple[CrawlId, HostId, Fingerprint]
 KnownRow = tuple[UrlState, int, LeaseId, str | None, int, int | None]
-"""The stored values of a URL: state, depth, lease, reason, flags, and the id of the host that led to it (None: a
-seed)."""
+"""The stored values of a URL: state, depth, lease, reason, flags, and the host id of the page that links to it.
+The host id is None for a seed."""
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, delete, select, text, update
 from shared.adapters.sql.engine import schema
 
 _FORGOTTEN_MS: Final = 24 * 3600 * 1000
-"""`take` deletes the hold of another process this many ms after its last beat. That process has died."""
+"""`take` deletes each hold whose last call of `beat` is this many ms ago. The process of such a hold no longer runs."""
 
 _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES (:holder, 1, :now_ms)")
 

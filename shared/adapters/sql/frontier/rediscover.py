@@ -1,7 +1,12 @@
-"""The command REDISCOVER: selects stored pages whose links a wider scope may admit, and writes the result.
+"""The transactions of the command REDISCOVER, which finds links of stored pages that a wider scope admits.
 
-`readable_pages` selects the pages, the owner reads them in the archive, and `rediscovered` writes the result. The
-command goes through the crawl's hosts in the partition, and through all fetches of each.
+Each chunk of the command has three steps:
+
+1. `readable_pages` selects stored pages whose excluded links may now be in scope.
+2. The owner reads these pages in the archive, and publishes the links that are now in scope.
+3. `rediscovered` queues pages that must be fetched again, and counts pages and links.
+
+The chunks go through the crawl's hosts in the partition, and on each host through all stored fetches.
 """
 
 from collections import defaultdict
@@ -62,7 +67,10 @@ _BEGIN: Final = text(
 
 
 def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages:
-    """Return at most PAGES_A_CHUNK stored pages whose links the owner must read, and where the next chunk begins."""
+    """Return the stored pages whose links the owner must read for one chunk, at most PAGES_A_CHUNK.
+
+    The result also says where the next chunk begins.
+    """
     first, mark = place_of(command.after)
     which = {
         "crawl_id": command.crawl_id,

@@ -168,13 +168,16 @@ def relinked(
 
 
 def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: DiscoveredLink, now_ms: int) -> Relinked:
-    """Return the change that queues a known requisite as a page, with the depth and linking page of the link `page`."""
+    """Return the change that queues a known requisite as a page.
+
+    `page`: a link to the URL as a page. The URL gets its depth and its linking page from this link.
+    """
     changed = with_extra_hops(as_page(flags) & ~(RETRY | REVISIT) | kind_flags(page.kind), page.extra)
     return Relinked(key, state, reason, flags, changed, rank_of(now_ms, page.depth, page.priority), page)
 
 
 def relink(connection: Connection, changes: Sequence[Relinked]) -> None:
-    """Write these changes of known URLs to the table of URLs."""
+    """Write `changes` to the table of URLs."""
     _CHANGE.run(connection, [(each.flags, each.rank, *each.key) for each in changes])
     places = [(each.link, each.key) for each in changes if each.link is not None]
     rows = [(link.depth, link.hops, link.via_host or None, link.via or None, *key) for link, key in places]

@@ -173,9 +173,9 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
 
 
 def keep_versions(connection: Connection, changes: Changes) -> None:
-    """Store the page versions that `changes.fetches` will replace. Delete the oldest versions above the allowed number.
+    """Copy the page versions that `changes` replaces to the table `page_versions`.
 
-    Call it before the fetches are written.
+    Then delete the oldest versions of these pages beyond the allowed number. Call this before the fetches are written.
     """
     replaced = sorted(changes.superseded, key=_place)
     _KEEP.run(connection, [(*_place(each), each.version) for each in replaced])

@@ -56,7 +56,7 @@ class GivenContexts:
     def write(self, connection: Connection, partition: Partition, new: Iterable[Place]) -> set[CrawlId]:
         """Store the contexts of the `new` URLs, and of all seeds in the batch, new or known.
 
-        Return the crawls of these URLs.
+        Return the crawls of the URLs for which a context was stored.
         """
         given = {key: context for key in new if (context := self._first[key]) is not None} | self._of_seeds
         ids = {context: context_id(context) for context in given.values()}
@@ -80,7 +80,10 @@ def crawls_with_contexts(
 
 
 def contexts_of(connection: Connection, places: Sequence[HostPlaces]) -> Sequence[Mapping[Fingerprint, SeedContext]]:
-    """Return for each place (crawl, host, URLs) the seed contexts by fingerprint. URLs without one are left out."""
+    """Return the seed contexts of the URLs in each of `places`, by fingerprint, in the order of `places`.
+
+    A place is a crawl, a host and some URLs. URLs without a context are left out.
+    """
     return [_of_host(connection, *place) for place in places]
 
 

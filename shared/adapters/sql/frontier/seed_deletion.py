@@ -95,9 +95,9 @@ def _deleting(which: str) -> _Statements:
 
 
 def _others(dialect: str, deleted: str) -> _Statements:
-    """Return the statements that delete seeds among the next `:step` seeds of a host.
+    """Return the statements that delete all seeds of a host except given ones, at most `:step` seeds at a time.
 
-    `deleted`: the SQL condition that selects the seeds to delete. It is false for the seeds to keep.
+    `deleted`: an SQL condition, which is false for the seeds to keep.
     """
     some = f"SELECT fingerprint FROM {_BY_SEEDS[dialect]} WHERE {_SEEDS} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
     return _deleting(f"{deleted} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
@@ -225,9 +225,9 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[int, list[bytes]]]:
-    """Return (host id, fingerprints) for each host of the URLs that the next chunk of a command names.
+    """Return the URLs that the next chunk of a command names: the fingerprints by host, each with the host's id.
 
-    Leave out unknown hosts.
+    Leave out URLs of hosts that are not stored.
     """
     by_host: dict[str, list[bytes]] = defaultdict(list)
     for host, key in places_of_chunk(command):
@@ -356,7 +356,10 @@ class SetSeeds:
                     self._linked[key] = link if other is None else nearer_link(link, other)
 
     def new(self, key: _Key, flags: int) -> int:
-        """Return the flags of a new URL: `flags`, with OF_SET if only sets give it. Record its nearest link."""
+        """Return the flags of a new URL: `flags`, and also OF_SET if the URL is in `only`.
+
+        For a URL in `only`, record the nearest link to it from a page, if there is one.
+        """
         if key not in self.only:
             return flags
         self._keep_link(key, self._linked.get(key))
