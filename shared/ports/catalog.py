@@ -58,7 +58,7 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change is refused, because it would end or shorten the admin key that is valid longest."""
+    """The change is refused: an admin key would end sooner or lose its role, and no other is valid for as long."""
 
 
 class NoSecret(Exception):

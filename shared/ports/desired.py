@@ -183,7 +183,10 @@ class Desired(Protocol):
         """
 
     async def host_policy_commanded(self, revision: int) -> None:
-        """Record that the command with this revision was published. `host_policy_commands` no longer returns it."""
+        """Record that the command for the host policy's change with this revision was published.
+
+        `host_policy_commands` then no longer returns this command.
+        """
 
     async def seed_sets(self, crawl: str, *, after: str, max_count: int) -> Sequence[StoredSeedSet]:
         """Return up to `max_count` seed sets of a crawl with names after `after`, ordered by name.
@@ -245,4 +248,7 @@ class Desired(Protocol):
         """
 
     async def seed_set_commanded(self, revision: int) -> None:
-        """Record that the change with this revision was published. `seed_set_commands` no longer returns it."""
+        """Record that the command for the seed set's change with this revision was published.
+
+        `seed_set_commands` then no longer returns this change.
+        """

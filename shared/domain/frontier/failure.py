@@ -132,7 +132,7 @@ The row for 304 applies only if the request had no condition: the URL fails. A 3
 the page is unchanged, and needs no row."""
 BY_CLASS: Final[Mapping[int, Policy]] = MappingProxyType({2: _PAGE, 3: _REDIRECT, 4: _CLIENT_ERROR, 5: _SERVER_ERROR})
 OTHER_STATUS: Final = Policy(Category.BROKEN, Disposition.FINAL)
-"""The row for a final answer with a status 1xx, or with a number outside 100..599."""
+"""The row for every HTTP status outside 200..599 that has no row of its own."""
 
 BY_KIND: Final[Mapping[FailureKind, Policy]] = MappingProxyType(
     {

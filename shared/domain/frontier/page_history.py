@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from shared.domain.ids import Fingerprint, HostId
 
 REMEMBERED: Final = 16
-"""How many comparisons a history remembers."""
+"""A history records if the page had changed, for at most this many of its latest comparisons."""
 
 MARK_BYTES: Final = 6
 """The size in bytes of a content mark: a hash of a page's text or items, to compare two versions of the page."""

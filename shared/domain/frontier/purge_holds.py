@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from typing import Final
 
 HOLD_S: Final = 60.0
-"""A hold is active for this many seconds after its last beat. So a holder that died soon stops delaying the purge."""
+"""A hold is active for this many seconds after its last beat.
+
+So a holder that has died delays the purge for at most this long."""
 
 BEAT_S: Final = 5.0
 """Seconds between two beats. With each beat a holder shows that it is alive."""

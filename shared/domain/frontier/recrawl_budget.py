@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 _DAY_MS: Final = 86_400_000
 _KEPT_PART: Final = 100
-"""An unused slot can still be used for one day divided by this number."""
+"""An unused slot expires 1/_KEPT_PART of a day after it began."""
 
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
@@ -36,7 +36,7 @@ class Share(Struct, frozen=True):
 
     @property
     def part(self) -> float:
-        """The size of the share, from 0 to 1."""
+        """The fraction of the crawl's slots that belong to the partition, from 0 to 1."""
         return (self.high - self.low) / _ONE
 
 

@@ -52,7 +52,9 @@ The bucket of a page is the range of the rate of all its changes (`signalled_buc
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of count that has, for each bucket of SIGNALLED, the number of pages whose `PageHistory.followed` is not 0.
+"""The kind of count that has, for each bucket, how many pages have changes that are expected to have a sign.
+
+These are the pages whose `PageHistory.followed` is not 0. Their buckets are those of SIGNALLED.
 """
 
 SITEMAPS: Final = "sitemap_rates"
@@ -135,16 +137,18 @@ class RecrawlPages:
         return self._schedule
 
     def equal_s(self, part: float) -> float:
-        """Return the seconds between two fetches of a page if the budget is spent equally on all pages.
+        """Return the seconds between two fetches of a page if all pages are fetched equally often.
 
-        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1. The partition may use the same
+        part of the crawl's requests a day.
         """
         return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 
     def first_rate(self, interval: PageInterval, part: float) -> int:
-        """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison.
+        """Return the rate of change that is assumed for a page until two of its fetches were compared.
 
-        The rate is one change in the time between two fetches if the budget is spent equally on all pages (`equal_s`).
+        The result is encoded (`ChangeRate.code`). The rate is one change in `equal_s` seconds, the time between two
+        fetches if all pages are fetched equally often.
 
         - `interval`: the bounds of the page's wait. They limit the rate.
         - `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
@@ -239,7 +243,10 @@ class AdaptiveSchedule(Struct, frozen=True):
         return sitemap_wait_ms(interval, quiet, least_s * 1000)
 
     def first_rate(self, interval: PageInterval) -> int:
-        """Return the code (`ChangeRate.code`) of the rate that is assumed for a page before its first comparison."""
+        """Return the rate of change that is assumed for a page until two of its fetches were compared.
+
+        The result is encoded (`ChangeRate.code`).
+        """
         return self.pages.first_rate(interval, self.part)
 
 

@@ -16,10 +16,10 @@ from shared.domain.frontier.change_rate import ChangeRate, decoded, prior
 from shared.domain.frontier.recrawl import DAY_S, SignalTrust, bucket_of, bucket_rate
 
 TRUSTED: Final = 0.5
-"""A host's signs of change are trusted if their precision (`SignalTrust.precision`) is above this."""
+"""A host's signs of change are trusted if they are more reliable than this, from 0 to 1 (`SignalTrust.precision`)."""
 
 FOLLOWED: Final = 255
-"""The value of `PageHistory.followed` if all changes of the page are expected to have a sign."""
+"""The greatest value of `PageHistory.followed`: all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
 """With the recrawl policy `adaptive`, a sitemap is fetched again at most once in this many fetches of its host's pages.
@@ -40,7 +40,7 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def trusted(self) -> bool:
-        """True if pages with a sign of change have changed much more often than their rates predict."""
+        """True if the host's signs of change are reliable enough to be used: `trust.precision` is above TRUSTED."""
         return self.trust.precision > TRUSTED
 
     @property
@@ -106,7 +106,10 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket (`recrawl.bucket_of`) of the rate that `waiting_code` returns for these arguments."""
+    """Return the bucket of the rate of a page's changes without a sign: a range of rates (`recrawl.bucket_of`).
+
+    The arguments are those of `waiting_code`.
+    """
     return bucket_of(waiting_code(code, followed))
 
 
@@ -120,7 +123,9 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which a page is counted in the tallies SIGNALLED and FOLLOWED_PAGES (`recrawl.bucket_of`).
+    """Return the bucket of the rate of all changes of a page: a range of rates (`recrawl.bucket_of`).
+
+    The counts SIGNALLED and FOLLOWED_PAGES of `recrawl_pages` use this bucket.
 
     `code`: the page's rate of change, as `ChangeRate.code`.
     """

@@ -48,7 +48,7 @@ WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState
 """States in which URLs of a crawl may still change state."""
 
 USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
-"""States in which the active time of a crawl grows, which its budget limits (`max_seconds`)."""
+"""States in which the active time of a crawl grows. The budget limits the active time (`max_seconds`)."""
 
 
 class UrlKind(IntEnum):
@@ -142,7 +142,9 @@ OF_SET: Final = 16_384
 """Flag of a seed that only seed sets have given, not the spec or an upload. It stays if the URL leaves the sets."""
 
 OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
-"""Flags of a leased URL that uses no page of the budget. It counts in the counter `revisiting`."""
+"""Two flags. A URL that has at least one of them uses no page of the budget.
+
+While the URL is leased, it counts in the counter `revisiting`."""
 
 HOST_BUDGET: Final = "max_pages_per_host"
 """The reason of URLs that are excluded because their host has given as many pages as it may."""

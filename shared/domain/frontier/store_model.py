@@ -264,7 +264,9 @@ class MessageDeadLetter(Struct, frozen=True):
 
 
 QueueEnd = tuple[CrawlId, HostId, UrlState, str]
-"""The end of a queue: crawl, host, final state (FAILED or EXCLUDED) and reason of all its queued and waiting URLs."""
+"""The end of a queue, as (crawl, host, state, reason).
+
+All queued and waiting URLs of the queue get this state (FAILED or EXCLUDED) and this reason."""
 
 
 class Changes(Struct):

@@ -98,7 +98,7 @@ class CrawlCounts:
         return counted.counts
 
     def others(self) -> Counter[Key]:
-        """Return the shared counter, to which the caller adds for a crawl without a counter, such as a deleted one."""
+        """Return the shared counter. The caller counts in it for crawls that have no counter, such as deleted ones."""
         return self._others
 
     def name(self, crawl_id: CrawlId) -> str:
@@ -113,7 +113,7 @@ class CrawlCounts:
                 del self._crawls[crawl_id]
 
     def is_full(self) -> bool:
-        """Return True if `max_count` crawls have a counter of their own, so that further crawls get the shared one."""
+        """Return True if `max_count` crawls have a counter. A further crawl then gets the shared counter."""
         return len(self._crawls) >= self._max_crawls
 
     def named(self) -> dict[str, Counter[Key]]:

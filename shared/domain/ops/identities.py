@@ -25,13 +25,16 @@ _KINDS: Final[Mapping[str, str]] = {"DNS": "dns", "URI": "uri", "email": "email"
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """A client's certificate, which the TLS layer has verified, as the set of its names."""
+    """The names of a client's certificate, which the TLS layer has verified."""
 
     names: frozenset[str]
 
     @classmethod
     def of(cls, digest: bytes, alternative_names: Iterable[tuple[str, str]]) -> "PeerCertificate":
-        """Return the certificate with this SHA-256 and these names, as `ssl.SSLSocket.getpeercert` lists them."""
+        """Return the certificate with this SHA-256 and these subject alternative names.
+
+        `alternative_names`: the (kind, name) pairs that `ssl.SSLSocket.getpeercert` lists.
+        """
         known = (
             f"{_KINDS[kind]}:{name if kind == 'URI' else name.lower()}"
             for kind, name in alternative_names

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final
 
 BURST_S: Final = 10
-"""A full bucket has the permits of this many seconds, all of which may be taken at once."""
+"""A full bucket has as many permits as it gains in this many seconds. A client may use them all at once."""
 
 MAX_BUCKETS: Final = 10_000
 """The maximum number of buckets in memory. A further bucket replaces the least recently used one. A name whose bucket

@@ -58,7 +58,7 @@ class FillLevel(msgspec.Struct, frozen=True):
         return self.capacity - self.used - self.claimed
 
     def claiming(self, more: int) -> "FillLevel":
-        """Return this level with `more` bytes added to `claimed`."""
+        """Return this level with `more` bytes added to `claimed`, the bytes that are reserved for coming writes."""
         return replace(self, claimed=self.claimed + more)
 
 

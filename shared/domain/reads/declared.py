@@ -120,7 +120,7 @@ class DeclaredCrawl:
 
     @property
     def stamp(self) -> "Stamp":
-        """The crawl's stamp: a value that changes whenever anything shown of the crawl does."""
+        """The crawl's stamp. It changes whenever a value changes that the API shows of the crawl."""
         ends = (self.finished_reason, self.started_at_ms, self.finished_at_ms, self.active_ms)
         return Stamp(self.crawl_id, self.version, self.state, *ends)
 

@@ -16,8 +16,9 @@ from shared.domain.schedules.spec import BEGINS_RUN, CatchUp, Overlap, ScheduleS
 from shared.domain.schedules.times import fires_at, next_due
 
 MAX_MISSED: Final = 500
-"""The maximum number of missed due times in one Step. More missed due times take several steps, each with a line in the
-history."""
+"""The maximum number of missed due times in one Step. Further ones go into the next steps.
+
+The history has one line for the missed due times of each step."""
 
 _RUNS: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
 

@@ -90,7 +90,7 @@ class UnreadableSchedule:
 
 @dataclass(frozen=True, slots=True)
 class QueuedEffect:
-    """The effect of a firing that waited for the end of its crawl's run, and that can be applied now."""
+    """A postponed effect of a firing on a crawl: it waited until the crawl's run ended, and can be applied now."""
 
     schedule_id: int
     due_ms: int

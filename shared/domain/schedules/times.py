@@ -18,8 +18,9 @@ from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
 from shared.domain.schedules.zones import time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
-"""A search for the next due time ends after this many times outside the schedule's window. The schedule then counts as
-never due."""
+"""A search for the next due time gives up after it has found this many due times outside the schedule's window.
+
+The schedule then counts as never due."""
 
 _COMPARED: Final = 100
 """How many due times `jitter_problem` examines to find the shortest interval between two of them."""

@@ -7,7 +7,9 @@ from typing import Final
 from msgspec import Struct, field
 
 CLUSTER_ENDPOINT: Final = "belongs to the cluster itself (an engine or a member): no crawl reaches it"
-"""The end of `FetchFailed.detail` if egress is denied because the address is the cluster's own. No setting opens it."""
+"""The end of `FetchFailed.detail` if egress is denied because the address is the cluster's own.
+
+No setting allows crawls to connect to such an address."""
 
 
 class FailureKind(StrEnum):

@@ -25,7 +25,7 @@ MAX_STALE_S: Final = 86_400.0
 """While a site's robots.txt is unreachable, an old copy is used for this many seconds beyond its lifetime."""
 
 AHEAD_S: Final = 300.0
-"""The fetch time of a RobotsRecord may be this many seconds in the future, because the clocks of machines differ."""
+"""A RobotsRecord is used even if its fetch time is up to this many seconds in the future: machines' clocks differ."""
 
 MAX_AGENTS: Final = 16
 """The maximum number of product tokens for which a RobotsRules caches rules. A further token empties the cache."""

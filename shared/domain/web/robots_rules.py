@@ -54,7 +54,7 @@ _SAME_IN_PATH: Final = _UNRESERVED | frozenset(b"!&'()+,;=:@[]")
 _SAME_IN_QUERY: Final = _SAME_IN_PATH | frozenset(b"/?")
 _STARS: Final = re.compile(rb"\*+")
 _GRAMS: Final = (8, 4, 2, 1)
-"""The possible lengths in octets of the key by which a pattern with `*` is looked up. The longest that fits is used."""
+"""The possible lengths, in octets, of a key: a short part of a pattern with `*`, under which the pattern is stored."""
 _INDEX_PAGE: Final = b"/index.html"
 
 

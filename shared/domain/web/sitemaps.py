@@ -68,7 +68,7 @@ def listing_folder(sitemap: str) -> str:
 
 
 def lists_whole_host(sitemap: str) -> bool:
-    """Return True if the location of a sitemap lets it list every URL of its origin."""
+    """Return True if a sitemap may list every URL of its origin, because it is in the root folder."""
     return listing_folder(sitemap) == origin_of(sitemap) + "/"
 
 

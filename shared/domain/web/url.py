@@ -70,7 +70,7 @@ _FREQUENT: Final = ("mailto:", "javascript:", "tel:", "data:")
 
 
 class Location(msgspec.Struct, frozen=True, gc=False):
-    """A canonical URL with its host (the politeness key) and fingerprint. The garbage collector does not track it."""
+    """A canonical URL with its host (the politeness key) and fingerprint."""
 
     url: str
     host: str
