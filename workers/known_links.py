@@ -70,7 +70,7 @@ class KnownLinks:
         )
 
     def remember(self, generation: int, fingerprints: Iterable[Fingerprint], depth: int) -> None:
-        """Add links that were reported with `depth` to the group with the number `generation`.
+        """Store in the cache that links of the group with the number `generation` were reported with `depth`.
 
         Call this only after the broker has acknowledged their report.
         """

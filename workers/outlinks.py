@@ -49,20 +49,23 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     fresh: tuple[Location, ...]
-    """Links in scope that KnownLinks lacks, in document order, each URL once. Report them with `depth`."""
+    """Links in scope that KnownLinks does not contain, in document order, without repeats. Their depth is `depth`."""
 
     depth: int
     found: int
     known: int
     nofollow: int
     repeated: int
-    """The number of other spellings of a link of this page, and of links to the page itself."""
+    """The number of references whose canonical URL is that of an earlier link, or of the page itself."""
 
     excluded: Mapping[str, int]
-    """The number of links left out by a rule, or because no URL can be made of them, by reason."""
+    """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
     cut: int = 0
-    """The number of links beyond `max_links_per_page`, not counted in `found`. For requisites: 1 if any is beyond."""
+    """The number of links left out because the page has too many. They are not counted in `found`.
+
+    For requisites: 1 if any were left out for that reason, else 0.
+    """
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     """URLs of some links that were left out, by reason, truncated to a bounded length."""
@@ -79,7 +82,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """Links out of scope to report, which are within `scope.extra_hops`. `extra`: how many extra hops lead to them."""
+    """Links out of scope that `scope.extra_hops` permits. `extra`: the number of extra hops that lead to them."""
 
     renewed: tuple[Location, ...] = ()
     """Entries of a sitemap or feed that were reported before, and whose `lastmod` is later than `changed_since`.
@@ -88,7 +91,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     lastmods: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """By URL, when a link in `fresh` or `renewed` last changed according to the sitemap or feed (Unix seconds)."""
+    """For URLs in `fresh` or `renewed`: when the page last changed, by its sitemap or feed (Unix seconds)."""
 
     extra: int = 0
 

@@ -27,7 +27,7 @@ from workers.visit_crawls import VisitCrawl, is_page
 _SEQUENCE: Final = frozenset(("next", "prev"))
 _CANONICAL: Final = frozenset(("canonical",))
 _ROBOTS_IGNORED: Final = ("robots", "ignore")
-"""The field of a metadata record that marks a visit for which the robots rules of its host were ignored."""
+"""The metadata field of an archived response for which the robots rules of the host were ignored."""
 
 _VALUE: Final = re.compile(r"[ \t,]*+<([^>]*+)>((?:[^\",]|\"(?:[^\"\\]|\\.)*+\"?)*+)", re.DOTALL)
 _PARAMETER: Final = re.compile(
@@ -285,7 +285,7 @@ def added(counts: Mapping[str, int], others: Mapping[str, int]) -> dict[str, int
 
 
 def _feeds(crawl: VisitCrawl, page: Location, parsed: ParsedPage, depth: int) -> Outlinks | None:
-    """Return the feeds that `page` names, to be reported with its `depth`. Return None if it names none."""
+    """Return the feeds that `page` names. Their depth is `depth`, that of the page. Return None without feeds."""
     if not parsed.feeds:
         return None
     base = page.url if parsed.base_href is None else canonicalize(parsed.base_href, page.url) or page.url

@@ -78,7 +78,7 @@ class Reporter:
         self._items = 0
 
     def visit(self, crawl: VisitCrawl | None, crawl_id: int, lease: LeaseId, grant: int, host_id: int) -> VisitReport:
-        """Create the report of a visit that begins. If `crawl` is None, it was deleted, and no page may be added."""
+        """Create the report of a visit that begins. For a deleted crawl, `crawl` is None, and no page may be added."""
         return VisitReport(self, crawl, crawl_id, lease, grant, host_id)
 
     async def wait_for_capacity(self) -> None:

@@ -243,7 +243,7 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Forbid requests to `origin` that follow a redirect of a robots.txt, for the next `delay_s` seconds."""
+        """Send no request to `origin` for another origin's robots.txt in the next `delay_s` seconds."""
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}
@@ -354,7 +354,7 @@ class RobotsCache:
         return robots
 
     async def _shared(self, origin: str) -> RobotsRecord | None:
-        """Return the record of `origin` in the shared bucket. Return None if it has none, or an unreadable one."""
+        """Return the record of `origin` from the shared bucket. Return None if there is none, or reading it fails."""
         try:
             data = await self._broker.get_robots(robots_key(origin))
             return None if data is None else decode_robots(data)

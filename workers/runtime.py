@@ -50,7 +50,7 @@ IDLE_S: Final = 600.0
 """The open WARC files of a crawl are completed after this many seconds without a visit."""
 
 MAX_OPEN: Final = 256
-"""If more crawls than this may have open WARC files, those of the least recently visited crawls are completed."""
+"""How many crawls may have open WARC files. Above it, the files of the least recently visited crawls are completed."""
 
 
 class VisitSettled(Struct, frozen=True):
@@ -128,7 +128,11 @@ class Runtime:
         visits: int,
         max_open: int = MAX_OPEN,
     ) -> None:
-        """Create the runtime without visits. At most `visits` run at once. `max_open`: as in `at_rest`."""
+        """Create the runtime without visits.
+
+        - `visits`: the maximum number of visits at the same time.
+        - `max_open`: how many crawls may have open WARC files (MAX_OPEN).
+        """
         self._max_open = max_open
         self._identity = identity
         self._broker = broker
@@ -352,7 +356,7 @@ class Runtime:
         return VisitSettled()
 
     def _finish_deleted(self, crawl_id: CrawlId) -> None:
-        """Complete the WARC files of a deleted crawl if no visit of it is open: no more pages are appended."""
+        """Complete the WARC files of a deleted crawl, unless another visit of the crawl is still open."""
         if not any(visit.crawl_id == crawl_id for visit in self._open):
             self._tasks.start(f"archive.finish {crawl_id}", self._finish(crawl_id))
 
@@ -406,7 +410,7 @@ class Runtime:
             self._notable.set()
 
     async def tell(self) -> None:
-        """Publish the worker's status once. If the broker is unreachable, drop it."""
+        """Publish the worker's status once. If the broker is unreachable, discard the status."""
         self._notable.clear()
         self._reported_busy = self._busy
         try:

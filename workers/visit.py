@@ -63,7 +63,7 @@ _EXTEND_RETRY_S: Final = 0.5
 
 
 class VisitContext(Struct, frozen=True):
-    """The parts that visits share. `ack_wait_s`: seconds until the broker delivers an unacknowledged shard again."""
+    """Objects that all visits use. `ack_wait_s`: seconds until the broker delivers an unacknowledged shard again."""
 
     clock: Clock
     crawls: VisitCrawls
@@ -120,7 +120,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch the URLs and report them. Return False if the grant was lost: then the lease continues."""
+        """Fetch the URLs and report the results. Return True if that ends the lease, False if the grant was lost."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
@@ -133,7 +133,7 @@ class Visit:
         return final
 
     async def hand_back(self) -> None:
-        """Report the fetched URLs and the end of the grant. Call this only if `run` raised, and nak the message."""
+        """Report the fetched URLs and the end of the grant, after `run` raised. The caller then naks the message."""
         if not self._lost:
             await self._report.finish(VisitEnd(final=False, note=self._note(), failed=True))
 
@@ -207,7 +207,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Use the grant's new delay if it is longer. If that is too long or `stop` is set, send no more requests."""
+        """Apply the extended grant. Start no further request if its `stop` is set, or if its delay leaves no time."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -226,7 +226,7 @@ class Visit:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Fetch URL by URL until none is left or the visit must end. If none is left, renew robots.txt when due."""
+        """Fetch the URLs one by one, unless the visit must end. After the last URL, renew each robots.txt if due."""
         for key, entry in list(self._left.items()):
             await self._report.wait_for_capacity()
             try:
@@ -329,7 +329,7 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. If the shard was made without a delay, return False: the visit must end."""
+        """Use the longer delay `delay_s`. Return False, to end the visit, if its shard was made without a delay."""
         if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
@@ -338,7 +338,7 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Send a request for a robots.txt that the URL `via` needs, not before `earliest`. None: the visit must end."""
+        """Request a robots.txt that the URL `via` needs, at `earliest` or later. Return None if the visit must end."""
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

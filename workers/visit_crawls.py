@@ -73,7 +73,7 @@ class VisitCrawl(Struct, frozen=True, eq=False):
         return self.host_specs.of(host).politeness.delay_s
 
     async def look_up(self, url: str) -> None:
-        """Find the addresses of the URL's host, so that the request after the wait for the host's delay need not."""
+        """Look up the addresses of the URL's host in advance, so that the request need not wait for the look-up."""
         await self.fetcher.look_up(url, limit_s=self.limits.connect_s, proxy=self.spec.fetch.proxy)
 
     def request(self, entry: ShardUrl, *, fresh: bool) -> FetchRequest:

@@ -146,11 +146,11 @@ class VisitReport:
         return FlushPart(self, pages, self._ending, after, self.reported)
 
     def hold(self, part: "FlushPart") -> None:
-        """Make `wait_for_capacity` wait until `part`, which is delayed, is reported."""
+        """Record that `part` of a flush is delayed. `wait_for_capacity` then waits until this part is reported."""
         self._held = part.done
 
     def finished(self) -> None:
-        """Let `finish` return, because the flush that reported the end of the visit has ended."""
+        """Make `finish` return. The reporter calls this when the end of the visit is reported."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 

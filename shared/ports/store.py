@@ -342,7 +342,7 @@ class Store(Protocol):
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
-        """Return the leased URLs among those that the next chunk of a SEED_SET command withdraws."""
+        """Return the URLs that the next chunk of a SEED_SET command withdraws and that are leased now."""
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
         """Return the next stored pages whose links a REDISCOVER command must read from the archive.

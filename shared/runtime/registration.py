@@ -92,6 +92,6 @@ class Registration:
 
 
 async def _attach(session: Session, attached: Callable[[Session], Awaitable[None]]) -> None:
-    """Run `attached`, and ignore OwnershipLost, which means that the session was lost meanwhile."""
+    """Call `attached` with the session. Ignore OwnershipLost: the session was lost meanwhile."""
     with contextlib.suppress(OwnershipLost):
         await attached(session)

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Failpoint = Callable[[str], None]
-"""A function called with the name of the step that has just finished."""
+"""A function with which tests crash a process. It is called with the name of the step that has just finished."""
 
 FAILPOINT: Final = "ORB_FAILPOINT"
 

@@ -118,7 +118,7 @@ class Gone(msgspec.Struct, frozen=True, tag_field="type", tag="gone/1", omit_def
 
 
 class Superseded(msgspec.Struct, frozen=True, tag_field="type", tag="superseded/1", omit_defaults=True):
-    """An owner's answer: a later delivery of the shard has the lease. The worker does not ack or nak its delivery."""
+    """An owner's answer: a later delivery of the shard has the lease. The worker does not ack or nak this delivery."""
 
 
 # --- reports: worker, seeder, operator -> owner -----------------------------------------------------------------------

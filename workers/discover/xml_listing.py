@@ -25,7 +25,7 @@ _NO_XML_CHARACTER: Final = bytes(32 if byte < 32 and byte not in b"\t\n\r" else 
 
 
 class Listing(StrEnum):
-    """The forms of sitemaps and feeds, in words for users."""
+    """The forms of sitemaps and feeds. The values are shown to users."""
 
     SITEMAP = "sitemap"
     INDEX = "sitemap index"
@@ -65,7 +65,7 @@ _FIELDS: Final = {
     Listing.RSS: ("link", "pubDate"),
     Listing.ATOM: ("link", "updated"),
 }
-"""For each form, the names of an entry's child elements that have its URL and its date."""
+"""For each form, two child elements of an entry: the element with the URL, and the element with the date."""
 
 
 class XmlListing:

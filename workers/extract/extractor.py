@@ -36,7 +36,7 @@ _text: Final = msgspec.msgpack.Decoder(str)
 
 
 class _Ended(Exception):
-    """Raised if the extraction process ended or was ended during a request. `status`: its exit status."""
+    """Raised if the extraction process did not answer a request, and has ended. `status`: its exit status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"exit status {status}")

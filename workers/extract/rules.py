@@ -228,7 +228,7 @@ def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str,
 
 
 def _no_number(_: str) -> None:
-    """Return None, in place of Infinity and NaN. They are not valid JSON, so no item may have them."""
+    """Return None for Infinity or NaN in a page's JSON. Items must be valid JSON, which has no such values."""
 
 
 def _leaves(values: list[Any], path: list[str]) -> Iterator[Value]:

@@ -99,7 +99,7 @@ class ClosedEndpoints:
         return address.is_unspecified and any(port == closed for _, closed in self._exact)
 
     def names(self, host: str, port: int) -> bool:
-        """Return True if `host` and `port` are a closed endpoint by name. The name is not resolved."""
+        """Return True if `host:port` was added as a closed endpoint by name. The name is not resolved."""
         return (host.lower().rstrip("."), port) in self._named
 
     def _close(self, address: Address, port: int) -> None:

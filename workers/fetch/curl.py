@@ -187,14 +187,17 @@ class CurlFetcher:
                     exchange.curl.close()
 
     async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
-        """Find the addresses of the URL's host before the wait for the host's delay (Fetcher.look_up)."""
+        """Look up the addresses of the URL's host in advance, so that `fetch` can use them (Fetcher.look_up)."""
         target = locate(url)
         if target is not None:
             with suppress(NotResolved):  # `fetch` returns the failure
                 await self._addresses(target, limit_s, proxy)
 
     async def _addresses(self, target: Target, limit_s: float, proxy: str | None) -> tuple[str, ...]:
-        """Return the addresses to connect to. Return none if libcurl needs no look-up, or only that of the proxy."""
+        """Return the addresses of the target's host.
+
+        Configured addresses (`_resolve`) come first. Otherwise return none for an IP address, or if a proxy is used.
+        """
         given = self._resolve.get(target.host_port)
         if given is not None:
             return (given.strip("[]"),)

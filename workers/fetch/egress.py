@@ -66,7 +66,7 @@ class Closed(Protocol):
         """Return True if a connection to `address` and `port` could reach a closed endpoint, and must be refused."""
 
     def names(self, host: str, port: int) -> bool:
-        """Return True if an endpoint was closed under the name `host` and this port."""
+        """Return True if `host:port` was added as a closed endpoint by name. The name is not resolved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class CurlExchange:
         self._resolving = bool(addresses)
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
-        """Store the future of the transfer. Return the end of its first time limit, in the event loop's time."""
+        """Store the future of the transfer. Return when its first time limit ends (the event loop's time)."""
         self._future = future
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 
@@ -243,7 +243,7 @@ class CurlExchange:
         return inf
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """Return a new socket, or SOCKET_BAD if the rules or an exclusion deny `address`, or none can be opened."""
+        """Return a new socket for `address`. Return SOCKET_BAD on failure, or if connections to it are forbidden."""
         if address.family in (socket.AF_INET, socket.AF_INET6):
             parsed = parse_address(address.addr[0])
             denial = "not an address" if parsed is None else self._options.rules.explain(parsed, address.addr[1])
@@ -265,7 +265,7 @@ class CurlExchange:
         return ours
 
     def _covered(self, address: str) -> bool:
-        """Return True if an exclusion covers the site's `address`. Return False if the address is a proxy's."""
+        """Return True if an exclusion covers `address`. Return False if the fetch uses a proxy."""
         parsed = parse_address(address) if self._request.proxy is None else None
         target = None if parsed is None else self._options.rules.excluded(parsed)
         if target is not None:

@@ -153,7 +153,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 
 
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
-    """Return the page with its references as `query_in` returns them."""
+    """Return the page with the queries of its references percent-encoded in the codec `encoding` (`query_in`)."""
     return msgspec.structs.replace(
         page,
         base_href=None if page.base_href is None else query_in(encoding, page.base_href),
@@ -167,7 +167,7 @@ def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
 
 
 def query_codec(charset: str) -> str | None:
-    """Return the codec for the queries of references in a page in `charset`, None if it is UTF-8."""
+    """Return the codec in which a page in `charset` encodes the queries of its URLs. Return None for UTF-8."""
     # "Replacement" (ascii) and UTF-16 have UTF-8 as their output encoding.
     return None if charset == "ascii" or charset.startswith("utf-") else charset
 
@@ -223,7 +223,7 @@ class _Head:
         self.feeds: list[str] = []
 
     def add(self, element: _Element) -> list[PageLink]:
-        """Collect the metadata of `element`. Return the links in it, if any."""
+        """Collect the metadata of `element`. Return the links that the element contains."""
         attributes = element.attributes
         match element.name:
             case b"html":

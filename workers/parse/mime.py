@@ -18,7 +18,7 @@ class Media(StrEnum):
     XML = "xml"
     TEXT = "text"
     OTHER = "other"
-    """Anything else, and anything declared as text that is not text."""
+    """Any other content. Also content that is declared as text, but is not text."""
 
 
 XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xhtml+xml"))

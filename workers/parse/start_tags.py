@@ -8,7 +8,10 @@ ATTRIBUTE: Final = re.compile(
     rb"(?:[ \t\n\f\r]*+=[ \t\n\f\r]*+"
     rb"(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<open>[\"'])|(?P<bare>[^ \t\n\f\r>]++)|(?=>)))?)"
 )
-"""Matches one attribute after a tag's name, or `>`. `open` is a quote that is never closed."""
+"""Matches one attribute after a tag's name, or the `>` that ends the tag.
+
+The group `open` is the first quote of a value whose second quote is missing.
+"""
 
 
 class Scan(NamedTuple):
