@@ -45,10 +45,10 @@ class HostFacts(Struct, frozen=True):
 
 
 class ReservedSlot(Struct):
-    """A slot of a host that is in use. Times are `Clock.elapsed` seconds.
+    """A slot of a host that no other shard can use now. Times are `Clock.elapsed` seconds.
 
     - `slots`: how many shards of the host may be out while this one is out.
-    - `queue`: the queue of its shard, None while the slot has no lease.
+    - `queue`: the queue of its shard. None: the slot is reserved, and the shard is not leased yet.
     - `since`: when it was leased, or the end of the host's delay if that came later.
     - `estimate`: the seconds of host time that `queue` was charged with.
     """

@@ -28,9 +28,9 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""For this many seconds after its claim, an owner judges the URLs of changed crawls when it leases them.
+"""Seconds after the claim of a partition in which the owner compares URLs with the crawl's scope before it leases them.
 
-In this time it may not have read a command that applies the changed scope.
+A new owner has perhaps not yet read the command for a changed scope. Only crawls whose spec was changed need this.
 """
 
 

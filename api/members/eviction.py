@@ -55,7 +55,7 @@ class Eviction:
         self._logged_at = float("-inf")
 
     async def run(self) -> None:
-        """Call `once` every second, until cancelled, if a write waits too long and this master leads."""
+        """Check every second, until cancelled. Call `once` if a write waits too long and this master leads."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if self._waited_s() >= WAITED_S and self._leads():

@@ -173,7 +173,7 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close as the library does. This is the library's internal method, unlike `close`.
+        """Close the connection. The library calls this method, also after an error. Users call `close`.
 
         While it runs, `_disconnecting` is the task that runs it. `close` cancels that task.
         """

@@ -40,7 +40,7 @@ _FILE: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{1,4}$").search
 """Finds the file extension at the end of a path, such as `.html`."""
 
 _REQUISITES_WEIGHT: Final = 2
-"""The number that is added to `CompiledScope.weight` if the crawl fetches requisites."""
+"""What requisites add to `CompiledScope.weight`, the estimated cost of reading the links of a page."""
 
 _BEYOND: Final = frozenset(("other_host", "other_domain", "outside_prefix", "include_pattern"))
 """The rules that `extra_hops` relaxes: a URL that only they exclude may be followed as an extra hop."""

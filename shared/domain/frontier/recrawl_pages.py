@@ -139,8 +139,7 @@ class RecrawlPages:
     def equal_s(self, part: float) -> float:
         """Return the seconds between two fetches of a page if all pages are fetched equally often.
 
-        `part`: the part of the crawl's pages that is in this partition, from 0 to 1. The partition may use the same
-        part of the crawl's requests a day.
+        `part`: the share of this partition in the crawl's pages, and so in its requests a day. From 0 to 1.
         """
         return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 

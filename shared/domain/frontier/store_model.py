@@ -392,10 +392,10 @@ class DiscoveryResult(Struct):
     - `lowered`: leased URLs that were found at a lesser depth, each with this depth.
     - `hops`: leased URLs whose number of extra hops changed, each with the new number.
     - `also_pages`: leased requisites that were now also found as pages.
-    - `requisites`: the queues to which requisites were added. `next_host`: the next free number of a host.
+    - `requisites`: the queues to which requisites were added. `next_host`: the number for the next new host.
     - `with_contexts`: the crawls with new seed contexts. `new`, `known`, `refused`: what to add to these counters.
     - `repeats`: how many of the messages had been applied before.
-    - `gaps`: how many messages skipped at least one number of their producer (`ProducerMark.n`).
+    - `gaps`: how many messages came after a missing number of their producer (`ProducerMark.n`).
     - `due`: the queues with pages that are due sooner now, each with the earliest due time.
     - `counts`: what to add to the counts of pages, by crawl, kind (`recrawl_pages.COUNTED`) and bucket.
     - `listing`: the queues of hosts whose sitemaps listed something new. `listing_ms`: when that was.

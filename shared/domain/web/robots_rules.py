@@ -326,7 +326,7 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
     """Return `octet`, one raw octet or one escape such as `%2F`, in the form in which URLs and patterns are compared.
 
-    `same`: the codes of the octets whose escape is decoded. The escape of any other octet stays.
+    `same`: the octets that mean the same raw and escaped. Their escapes are decoded, and others stay.
     """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]
