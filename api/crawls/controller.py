@@ -294,9 +294,9 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Run `count_time` every `_ACTIVE_TIME_S` seconds until cancelled. Run it as a task, so that no pass delays it.
+        """Call `count_time` every `_ACTIVE_TIME_S` seconds until cancelled, in a task that passes do not delay.
 
-        `acting` returns True while this master may act as leader. Otherwise the time since the last count is ignored.
+        `acting` returns True while this master may act as leader. Time in which it may not act is not counted.
         """
         self._counted_at = self._clock.elapsed()
         while True:

@@ -93,7 +93,8 @@ class _Round(Struct, frozen=True):
     """A check in progress: crawls that had nothing left to do, and the reports that must still be applied.
 
     - `crawls`: each crawl with the version of its counters when the round began.
-    - `last`: the sequences of the last reports of each partition at that time.
+    - `last`: by partition, the sequences of the last outcome and the last discovery that were published when the round
+      began. The round waits until these are applied.
     - `stream_created_ns`: when the stream of these reports was created.
     """
 

@@ -27,8 +27,9 @@ AGAIN_S: Final = 600.0
 
 _ITEMS: Final = 5_000
 _CHUNKS: Final = 10
-"""Maximum transactions in which one pass (`once`) removes items of a crawl. The same maximum holds for its seed sets. A
-transaction removes at most `_ITEMS` items."""
+"""Maximum transactions in which one pass (`once`) removes the items of a deleted crawl, at most `_ITEMS` in each.
+
+A pass also removes the crawl's seed sets in at most this many transactions."""
 
 
 class GarbageCollector:

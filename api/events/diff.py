@@ -1,7 +1,7 @@
 """Derive events from the difference between an earlier and the current state. Pure functions.
 
-Changes that must have happened in between get events. Example: if a crawl was `created` and is `running`, the events
-are `started` and `seeded`.
+If a change takes several steps, each step gets an event, even if no comparison saw the state between them. Example: a
+crawl was `created` and is now `running`. The events are `started` and `seeded`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -181,10 +181,11 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return this partition's share of the crawl's daily requests for stored pages, as a range in 0..2^64.
+        """Return which part of the crawl's daily requests for stored pages this partition may use.
 
-        Example: the first of two partitions has 3/4 of the crawl's pages. Its range is from 0 to 3/4 of
-        2^64, and the range of the second partition is the rest.
+        The part is a range within 0..2^64, which stands for all these requests. Its length is in proportion to the
+        stored pages of the partition. Example: the first of two partitions has 3/4 of the pages. Its range is the
+        first 3/4, and the range of the second partition is the rest.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

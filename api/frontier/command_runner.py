@@ -81,9 +81,9 @@ class CommandRunner:
 
         - A deletion of seeds waits until the seeds that were accepted before it are applied.
         - EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid.
-        - A SEED_SET goes through its list twice. The second time it waits until no worker may request the URLs that its
-          next chunk withdraws.
-        - REDISCOVER waits until no worker judges links by an earlier scope.
+        - A SEED_SET goes through its list of removed seeds twice. At the second time, each chunk waits until no worker
+          may request the URLs that the chunk withdraws.
+        - REDISCOVER waits until no worker compares links with an earlier scope.
         """
         own = self._own
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):
@@ -111,10 +111,11 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this owner applies the exclusion, and no live grant has a URL that may not be requested.
+        """Return True if no worker may request a URL that the exclusion of this EXCLUDE covers.
 
-        After that, no worker requests a URL that the exclusion covers. This owner permits no visit to such URLs.
+        That is so if this owner knows the exclusion, and no live grant has a URL that may not be requested.
         """
+        # An owner that knows the exclusion gives no new grant for such URLs.
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
             return False
@@ -139,9 +140,10 @@ class CommandRunner:
         return not recalled
 
     async def _scope_in_force(self, run: CommandRun) -> bool:
-        """Return True if this owner applies the changed scope, and no granted lease has a URL that the scope excludes.
+        """Return True if no worker may request a URL that the changed scope of this RESCOPE excludes.
 
-        Return True also if the crawl is deleted. Return False if SQL cannot be read now.
+        That is so if this owner has the changed scope, and no lease with a grant has such a URL. Return True also if
+        the crawl is deleted. Return False if SQL cannot be read now.
         """
         # The sweep ends a lease with such a URL after its grant has expired. The URLs return to the queue.
         own = self._own

@@ -38,7 +38,7 @@ _BUDGET_S = 5.0
 """Seconds until a queue is examined again, if `recrawl.requests_per_day` allows no request for a stored page now."""
 
 _SPENT_S = 60.0
-"""After the budget of a crawl was spent, maximum seconds until its queue is examined again.
+"""Maximum seconds until a queue is examined again, if nothing was leased because its crawl's budget is spent.
 
 The queue is examined sooner if one of its waiting URLs becomes due."""
 

@@ -1,6 +1,7 @@
-"""The due hosts of a partition, in one line per crawl, longest due first. Pure.
+"""The due hosts of a partition, which wait for workers: a line of hosts for each crawl, longest due first. Pure.
 
-`PoolShares` allots capacity to each line by its number of hosts. Hosts are then taken from the head of the line.
+`PoolShares` allots capacity to the lines, at most one shard for each waiting host. A line with capacity gives away its
+first host.
 """
 
 from collections import deque

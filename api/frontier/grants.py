@@ -84,8 +84,8 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. All outcomes under this grant are
-      applied. None if there was no grant, or if the question needs no new grant.
+    - `caught_up`: the number of the grant that was the lease's newest when the question arrived. The owner has applied
+      all outcomes of this grant. None if there was no grant, or if the question needs no new grant.
     """
 
     lease_id: LeaseId

@@ -375,9 +375,11 @@ class HostQueues:
         return self._later[0][0] if self._later else NEVER
 
     def _place(self, host: Host, queue: CrawlQueue) -> None:
-        """Order a queue among the host's queues by its counters and times, and schedule the host's next examination.
+        """Update what depends on a queue's counters and times, after one of them changed.
 
-        Call it after every change of the queue. A queue that has become empty leaves its crawl's line.
+        - The order in which the host's queues take turns.
+        - The time of the host's next examination.
+        - If the queue is now empty: remove the host from the line of due hosts of the queue's crawl.
         """
         if queue.empty:
             self._idle.add(host.host_id)
@@ -406,10 +408,10 @@ class HostQueues:
                 heapq.heapify(self._later)
 
     def _look(self, host: Host, now: float) -> None:
-        """Put the host into the line of the crawl whose turn it is, if a shard of that crawl may be leased at `now`.
+        """Put the host into a crawl's line of due hosts, if it may be visited now. Schedule its next examination.
 
-        If that crawl may not dispatch at present, put the host also into the line of the next crawl. Then schedule the
-        host's next examination.
+        It is the line of the crawl whose turn it is on this host. If that crawl may not dispatch at present, the host
+        also enters the line of the next crawl.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

@@ -38,7 +38,7 @@ class CrawlQueue(Struct):
     - `stored_only`: the host's page budget is spent. The queue has only URLs that do not use that budget.
     - `signals`: how often the dates that the host's sitemaps give for pages were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
-    - `credit`: the fraction of a stored page that `revisits_of` carries over to the next shard.
+    - `credit`: the fraction that `revisits_of` cut off when it rounded its last result down. The next call adds it.
     """
 
     crawl_id: CrawlId

@@ -67,7 +67,7 @@ class Host(Struct):
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
     - `armed_for`: the time of the host's next examination.
-    - `turn_until`: until this time, the next crawl does not get its turn.
+    - `turn_until`: until this time, the present crawl has its turn, and the host enters no other crawl's line.
     """
 
     host_id: HostId
@@ -196,7 +196,7 @@ def facts_of(row: QueueRow) -> HostFacts:
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard, at most `queue.cap` if that is set.
 
-    - `due`: how many stored pages may be due in addition to the queued URLs.
+    - `due`: how many waiting URLs count as due, in addition to the queued URLs.
 
     The shard gets about `SHARD_WORK_S` seconds of work at the host's pace. If the queue may use several slots, the
     shard gets only a part of the queue (`shard_part`). For a host without a delay that was never visited, return 1.

@@ -246,9 +246,10 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write outcomes in one transaction. Return the batch, and queues that must be passed to `_end_queues`.
+        """Write the outcomes of `run` in one transaction. Return what was written, and queues for `_end_queues`.
 
-        These are queues of unreachable hosts. Their URLs fail, a limited number in one transaction.
+        The transaction also fails the URLs of hosts that were found unreachable, but only a limited number. The
+        returned queues may have more such URLs, so the caller must pass them to `_end_queues`.
         """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):

@@ -28,9 +28,10 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""Seconds after the claim of a partition in which the owner compares URLs with the crawl's scope before it leases them.
+"""For this many seconds after its claim, an owner compares leased URLs with the crawl's scope before it publishes them.
 
-A new owner has perhaps not yet read the command for a changed scope. Only crawls whose spec was changed need this.
+It does this for crawls whose spec was ever changed. Perhaps it has not read the command for a changed scope yet, so
+URLs outside the scope may still be queued.
 """
 
 
@@ -144,9 +145,9 @@ class Ownership:
             self.work.notify()
 
     def stopped(self) -> bool:
-        """Return True if every crawl with queues in memory is stopped, and no host can be evicted.
+        """Return True if dispatch has nothing to do until `resumed` is called.
 
-        Dispatch then has nothing to do until `resumed` is called.
+        That is so if every crawl with queues in memory is stopped, and no host may be removed from memory.
         """
         return not self.hosts.may_evict() and all(map(self.crawls.is_stopped, self.hosts.crawls()))
 
@@ -346,9 +347,12 @@ class Ownership:
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
         """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        Mark the queues and page counts that the command may have changed, to be read from SQL again. These are those of
-        its crawl. For an EXCLUDE they are those of all crawls, marked after the last chunk. After the last chunk of a
-        DELETE, forget the crawl instead.
+        Mark the queues and page counts that must be read from SQL again:
+
+        - After each chunk: those of the command's crawl.
+        - For an EXCLUDE: those of all crawls, but only after the last chunk.
+
+        After the last chunk of a DELETE, remove the crawl's queues and leases from memory instead.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():

@@ -75,7 +75,8 @@ class _Pool:
     - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
       also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
-    - `since`: the lines with an allotment, each with a time: when the line got the first one, or last used one.
+    - `since`: the lines (`WaitingHosts`) with unused allotments. The value is the time when the line last used an
+      allotment. If it has used none, the value is the time of its first allotment.
     - `promised`: the number of shards that are allotted but not leased.
     - `virtual`: the virtual time of the crawl that was allotted a shard last.
     """

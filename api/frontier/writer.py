@@ -95,8 +95,8 @@ class PartitionWriter:
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write the changes to SQL, and record the commit. Call it inside `writing`.
 
-        URLs of the queues in `changes.give_up` fail or are excluded, a limited number in one transaction. Return the
-        queues that may have more.
+        This also fails or excludes URLs of the queues in `changes.give_up`, but only a limited number. Return those
+        queues that may have more such URLs.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.own.given_up(changes)
@@ -115,10 +115,10 @@ class PartitionWriter:
         return OutcomeBatch(*places, own.recrawls, own.partition)
 
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
-        """Write a batch of outcomes to SQL, then apply it to the memory. Call it inside `writing`.
+        """Write a batch of outcomes to SQL, then update the state in memory. Call it inside `writing`.
 
-        If a host is unreachable, URLs of its queues fail, a limited number in one transaction. Return the queues that
-        may have more.
+        This also fails the URLs of hosts that were found unreachable, but only a limited number. Return the queues that
+        may have more such URLs.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()

@@ -86,7 +86,7 @@ class EventStream(Response):
 
     - `following` reads the events from the broker. The caller opens it, and the response closes it.
     - `gap`: which events may be missing before the first one, None if none is. It is sent first.
-    - `events`: the broker's stream of events, from which the response reads how far the stream reaches.
+    - `events`: the broker's stream of events. The response reads the stream's last sequence from it.
     - `streams` ends the response when the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.

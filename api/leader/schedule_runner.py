@@ -27,9 +27,9 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""Maximum due schedules that one round reads. The same maximum holds for waiting verbs.
+"""Maximum due schedules that one round reads, and maximum waiting verbs that it reads.
 
-A verb waits if it was fired during a run of its crawl.
+A verb waits if its schedule fired during a run of the crawl, and it can be applied only after that run.
 """
 
 BATCH: Final = 50

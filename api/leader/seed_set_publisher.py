@@ -71,11 +71,11 @@ class SeedSetPublisher:
         log.info("seed_set.commanded", crawl=change.crawl_id, name=change.name, command=command_id_of(change.revision))
 
     async def _command(self, change: SeedSetCommand, partition: Partition, here: list[Place]) -> None:
-        """Publish a change to the owner of a partition as one command, or as several if one would be too large.
+        """Send the URLs that a change removed in a partition to the partition's owner.
 
-        `here`: the removed URLs of the partition, which are divided among the commands. The last command has the id
-        that the API shows for the change. The owner applies it last.
+        Send them as one command, or as several commands if one would be too large. `here`: these URLs.
         """
+        # The last command has the id that the API shows for the change, because the owner applies it last.
         parts = pieces(here)
         for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
             command_id = part_of(command_id_of(change.revision), left)

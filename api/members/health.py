@@ -1,8 +1,12 @@
 """Decide whether this master is fit to lead: its event loop runs, and the engines (database and NATS) respond.
 
-A leader that keeps its session but cannot work keeps every other master from leading. So an unfit leader resigns, and a
-master campaigns only while it is fit. The decision is pure (`health_after`). A master becomes unfit only after some
-silence, and fit only after some time without any failure, so that it does not lead and resign in turns.
+While a leader's session in etcd lasts, no other master can lead, even if the leader cannot work. So an unfit leader
+resigns, and a master campaigns only while it is fit.
+
+A master becomes unfit only after an engine was silent, or its event loop stalled, for some time. It becomes fit only
+after some time without any failure. So its fitness does not change with every failed request.
+
+`health_after` makes the decision, without I/O.
 """
 
 import asyncio
