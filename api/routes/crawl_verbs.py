@@ -124,9 +124,9 @@ async def commanded(
     """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
 
     - `by`: the client that is recorded in the database as the requester.
-    - `args`: the arguments of the command.
-    - `apart`: arguments for each partition, if they differ. The command is then published only to the partitions in
-      `apart`: `partition` is ignored, and `args` is only recorded in the database. None: every partition gets `args`.
+    - `args`: the arguments of the command, which are also recorded in the database.
+    - `apart`: the arguments for each partition, if they differ. None: they are `args` for each partition. If `apart` is
+      given, only the partitions in it get the command. `partition` is ignored then, and `args` is only recorded.
 
     Raise Transient if the broker did not store the command in time.
     """

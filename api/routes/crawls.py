@@ -285,10 +285,10 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return the change of `desired` that a PUT would make, or else the change of the crawl's state.
+    """Return at most one change that a PUT of `wanted` would make: of `desired`, or of the crawl's state.
 
-    Return an empty list if both stay the same. `mended`: True if the PUT would start or pause the crawl, so that its
-    state agrees with `desired`.
+    The change of the state is returned only if `desired` stays the same. `mended`: True if the PUT would start or pause
+    the crawl, because its state does not agree with `desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

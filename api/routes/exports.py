@@ -130,9 +130,13 @@ async def export_crawl(
 async def _file(
     served: Services, crawl: DeclaredCrawl, pieces: _Pieces, encoder: RowEncoder, aside: _Aside[Any]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of the file. `pieces` yields the rows, and `aside` runs a function in a thread.
+    """Yield the bytes of the exported file. After the last row, raise BrokenOff if the crawl was deleted or reset.
 
-    Raise BrokenOff at the end if the crawl was deleted or reset meanwhile, because rows may be missing then.
+    In that case rows may be missing.
+
+    - `pieces`: yields iterators over the rows.
+    - `encoder`: converts the rows to bytes.
+    - `aside`: runs a function in a thread.
     """
     with served.exports.slot():
         async with aclosing(pieces):
@@ -191,9 +195,10 @@ async def _pieces(served: Services, crawl: DeclaredCrawl, what: ExportKind, arch
 
 
 def _left_out(page: Page, error: Exception) -> None:
-    """Log that the links of `page` are missing from the export, because its record is damaged.
+    """Handle `error`, which prevented reading the links of `page` from the archive.
 
-    Raise `error` if it is Transient. Then the archive cannot be read now, and the export must end.
+    If `error` is Transient, the archive cannot be read now. Raise `error`, which ends the export. Otherwise the record
+    of the page is damaged. Log that the export lacks the links of the page.
     """
     if isinstance(error, Transient):
         raise error

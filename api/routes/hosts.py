@@ -168,9 +168,9 @@ async def plan_host_policy(host: HostName, wanted: HostPolicyInput, served: Serv
     responses=problems(404, 412),
 )  # fmt: skip
 async def delete_host_policy(host: HostName, served: Served, by: By, expected: Expected) -> CommandAccepted:
-    """Delete the policy of a host, so that its block ends.
+    """Delete the policy of a host. If the policy blocks the host, the block ends.
 
-    From then on the delays of crawls, of robots.txt and of the host's own answers apply.
+    From then on, the delay of the host depends only on crawl specs, its robots.txt and its responses.
     """
     name = _named(host)
     command = await served.desired.delete_host_policy(name, expected=expected, actor=by, now_ms=served.clock.unix_ms())

@@ -30,9 +30,10 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum stored seeds that are read for one page of the list, if the page lists uploaded seeds.
+"""Maximum number of stored seeds that are read for one page of uploaded seeds.
 
-The stored seeds include the seeds of the spec. These are read but not listed, because earlier pages list them.
+Seeds of the spec are also stored, and count towards this maximum. But these pages leave them out, because earlier pages
+list them.
 """
 
 

@@ -135,8 +135,8 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
     """Return the seed set that the body declares.
 
-    - Raise ApiProblem if the crawl cannot fetch some of the seeds. The error names them.
-    - If the crawl does not exist, raise ApiProblem for seeds that no crawl can fetch. Without such seeds raise Missing.
+    Raise ApiProblem, which names the seeds, if the crawl cannot fetch some of them. Raise Missing if the crawl does not
+    exist. In this case, first raise ApiProblem if some seeds are invalid for every crawl.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

@@ -146,9 +146,9 @@ async def add_seeds(
 
 
 def _broken_off(upload: SeedUpload, problem: ApiProblem) -> ApiProblem:
-    """Add the results of the lines that are stored durably to `problem`, and return `problem`.
+    """Return `problem` with the results of the lines that the interrupted upload has stored durably.
 
-    If there are such lines and `problem` has no hint, also add the hint to send the lines after them again.
+    If the upload stored lines and `problem` has no hint, set a hint. It says after which line the client must continue.
     """
     problem.upload = upload.durable
     if upload.durable.durable_lines:

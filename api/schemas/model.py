@@ -45,9 +45,10 @@ class Model(BaseModel):
     def of(cls, value: object, **values: Any) -> Self:
         """Return a body whose fields are copied from the attributes of `value` with the same names.
 
-        - `values`: fields that are not copied, with their values.
-        - A field `at`, or one that ends in `_at`, is a time. Its attribute has Unix milliseconds, and a name with `_ms`
-          appended: `created_at` is converted from `created_at_ms`.
+        A field with the name `at`, or with a name that ends in `_at`, is a time. It is converted from an attribute in
+        Unix milliseconds, whose name ends in `_ms`: `created_at` from `created_at_ms`.
+
+        `values`: the values of fields that are not copied.
         """
         for name, attribute in _attributes(cls):
             if name not in values:

@@ -36,7 +36,8 @@ A longer head is answered with 400 and a plain text, and the connection is close
 HEAD_S: Final = 30.0
 """How many seconds a client may take to send the head of a request.
 
-The time begins when the client connects. It begins again with the first byte of a head.
+The time begins when the client connects, and again after each response. It also begins again with the first byte of a
+head.
 """
 
 RESTS_S: Final = 5
@@ -45,9 +46,9 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""Maximum seconds from the head of a request to the end of its connection, for a connection beyond the limit.
+"""How many seconds after the head of its request a connection beyond the limit is aborted, if it is still open.
 
-A connection is beyond the limit if the maximum number of connections was open when it was accepted.
+Such a connection was accepted although the maximum number of connections was open. It may send one request.
 """
 
 FILES_ASIDE: Final = 512

@@ -8,7 +8,7 @@ The order of the steps ensures that nothing is lost:
 4. The items and events are copied, and the tables are written from the snapshot.
 
 So every report acknowledged before the snapshot is either applied in the tables or copied. Reports that arrive between
-snapshot and copy are copied as well. A restored cluster applies them without harm.
+snapshot and copy are copied as well. A restored cluster applies them like all other reports.
 """
 
 import argparse

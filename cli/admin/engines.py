@@ -114,8 +114,8 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 
     The settings name the database and NATS. The setting `etcd` is empty, so etcd is not used.
 
-    `database`: the setting from flags, variables or a file, None if it is not set. If the cluster uses PostgreSQL, it
-    must name the cluster's database, because the folder does not store the password. For SQLite, it is ignored.
+    `database`: the user's setting from flags, variables or a file, None if it is not set. A cluster with PostgreSQL
+    requires it, because the folder does not store the password. For a cluster with SQLite, `database` is ignored.
 
     Raise Usage if the folder has no cluster, or if `database` is missing or names another database. Raise Environment
     if the login of NATS cannot be read.

@@ -75,8 +75,8 @@ async def new_key(database: str, name: str | None, role: "Role") -> tuple[str, s
 def database_errors(database: str, by: str | None = None) -> Iterator[None]:
     """Convert the database's Transient and Unusable errors in the `with` block to Environment.
 
-    The message says what to do. `by` is the flag or variable that set the database, such as `--database`, for the
-    message. None: not known.
+    The message says what the user can do. It names `by`, the flag or variable that set the database, such as
+    `--database`. None: the message names neither.
     """
     try:
         yield
@@ -85,9 +85,11 @@ def database_errors(database: str, by: str | None = None) -> Iterator[None]:
 
 
 def unreached(database: str, error: Exception, by: str | None = None) -> str:
-    """Return a message for `error` of a database that cannot be reached or used, with what to do.
+    """Return a message for the user after an error of the database. It has the reason, and usually what to do.
 
-    `database` is its path or URL. `by` is the flag or variable that names it, None if none does.
+    - `database`: the path or URL of the database.
+    - `error`: why the database cannot be reached or used.
+    - `by`: the flag or variable that set `database`, None if neither did.
     """
     server = is_postgresql(database)
     shown = without_password(database) if server else str(sqlite_file(database).absolute())

@@ -164,8 +164,8 @@ async def _some(reader: ReportReader, last: int, name: str) -> list[Delivered]:
 async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]]) -> int:
     """Publish all item messages in order and return their number.
 
-    Message ids begin with `name`, which is the same for each restore of a backup. So NATS drops a message that an
-    interrupted restore has just published.
+    `name`: a name of the backup, with which each message id begins. A repeated restore uses the same ids. So NATS drops
+    the messages that it received from an interrupted restore in the last two minutes.
     """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(
@@ -176,8 +176,9 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
 async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]) -> int:
     """Publish all reports and return their number. The order within each subject is kept.
 
-    `batches` are tuples of partition, kind and reports. Message ids begin with `name`, which is the same for each
-    restore of a backup. So NATS drops a report that an interrupted restore has just published.
+    - `batches`: tuples of a partition, a kind, and the reports of both.
+    - `name`: a name of the backup, with which each message id begins. A repeated restore uses the same ids. So NATS
+      drops the reports that it received from an interrupted restore in the last two minutes.
     """
     numbers: Counter[str] = Counter()
 
@@ -198,8 +199,8 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:
     """Publish all events, each under its subject, in order. Return their number.
 
-    Message ids begin with `name`, which is the same for each restore of a backup. So NATS drops a message that an
-    interrupted restore has just published.
+    `name`: a name of the backup, with which each message id begins. A repeated restore uses the same ids. So NATS drops
+    the events that it received from an interrupted restore in the last two minutes.
     """
     messages = enumerate(chain.from_iterable(batches), 1)
     return await _each(partial(events.publish, subject, data, f"{name}.{n}") for n, (subject, data) in messages)

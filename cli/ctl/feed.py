@@ -113,11 +113,13 @@ class EventParser:
 def follow(client: Client, at: str, query: Query | None, *, last_id: str | None) -> Iterator[SseEvent | str]:
     """Yield the events of the stream at the API path `at`, and reconnect after each lost connection.
 
-    Before each new connection, yield a text for the user on why the earlier one was lost. `last_id`: yield only events
-    after the event with this id. None: yield only new events. End when the server reports that the crawl was deleted.
+    Before each reconnection, yield a text that tells the user why the connection was lost. End when the server reports
+    that the crawl was deleted.
 
-    Raise Refusal or Environment if the first connection fails. Later connections are retried after most errors. They
-    raise only NoEventStream, and Refusal with a lasting status such as 403 or 404.
+    `last_id`: yield only events after the event with this id. None: yield only new events.
+
+    Raise Refusal or Environment if the first connection fails. If a reconnection fails, try again. Only two errors of a
+    reconnection are raised: NoEventStream, and Refusal with a status such as 403 or 404, which a retry cannot change.
     """
     seen, wait, begun = last_id or "", _FIRST_WAIT_S, False
     while True:

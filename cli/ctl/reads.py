@@ -189,7 +189,7 @@ def _stats(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def one(client: Client, resource: ResourceKind, at: str, name: str) -> Mapping[str, Any]:
     """Return the resource with this name, with the fields that a list shows. Raise Refusal if it does not exist.
 
-    `at` is the API path of its list.
+    `at` is the API path of the list that contains the resource.
     """
     body = _single(client, resource, at, name)
     row: Mapping[str, Any] = body[resource.within] if resource.within else body

@@ -77,8 +77,8 @@ class Upload:
     def send(self, lines: list[bytes]) -> None:
         """Send the lines of one piece. Return when every line is checked, and every accepted seed is stored durably.
 
-        Raise Refusal if the server rejects the request. Raise it also if the server stores no further line within
-        `patience_s` of the client.
+        Raise Refusal if the server rejects the request. Raise Refusal too if the server stores no further line for as
+        many seconds as the client's `patience_s`.
         """
         self.total.pieces += 1
         part, until = 1, self._client.now() + self._client.patience_s

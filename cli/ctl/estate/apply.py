@@ -197,10 +197,10 @@ def create(client: Client, declared: Declared) -> Any:
 
 
 def created_before(client: Client, declared: Declared) -> Any:
-    """Return the body of the resource if the cluster has it with the declared values, otherwise None.
+    """Find out if a creation succeeded whose answer was lost. Return the body of the resource, None if it failed.
 
-    Call it if the answer to the creation was lost. If the resource is an API key with a secret, raise Failed instead of
-    returning its body: only the lost answer had the secret.
+    The creation succeeded if the cluster has the resource with the declared values. If the resource is then an API key
+    with a secret, raise Failed, because only the lost answer had the secret.
     """
     seen = planned(client, declared, to_apply=True)
     if seen.present is None or seen.action != "none":

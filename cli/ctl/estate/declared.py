@@ -179,11 +179,12 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 
 
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an API key as a PUT expects them.
+    """Convert the fields of a document to the body of a PUT of an API key.
 
-    - `rest`: the fields of the document except its kind and name.
-    - A document in the form of a master's answer has the field `spec`. The fields in `spec` move to the top level.
-    - Other documents have no `spec`. Their field `identity` is renamed to `kind`, as it is called in a PUT.
+    `rest`: the fields of the document except its kind and name. There are two forms of documents:
+
+    - The form of a master's answer has the field `spec`. The fields in `spec` move to the top level.
+    - Any other document has no `spec`. Its field `identity` is renamed to `kind`.
     """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")

@@ -49,10 +49,10 @@ class DeclaredKind:
     - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
     - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `of_crawl`: True if each crawl has its own list. The name of a resource is then CRAWL/NAME. Its list omits some
-      fields, so it must be read by itself to get all fields.
+    - `of_crawl`: True if each crawl has its own list of such resources. The name of a resource is then CRAWL/NAME. The
+      list omits some fields, so all fields are only in the answer to a GET of the resource.
     - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
-      answer from `plan_path`. `crawl` is the body of the resource's crawl, None if the files do not declare the crawl.
+      master's plan for a PUT of the resource. `crawl` is the crawl as the files declare it, None if they do not.
     """
 
     name: str
@@ -189,8 +189,10 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why a PUT of the seed set would be refused, None if it would not.
 
-    `crawl` is the crawl of the seed set as the files declare it. The reason is then the first seed that the crawl's
-    scope does not allow. If no file declares the crawl (None), the reason is the first warning in the master's `plan`.
+    `crawl` is the crawl of the seed set as the files declare it, None if no file declares the crawl.
+
+    - If a file declares the crawl, return an error for the first seed that the scope in the file forbids.
+    - Otherwise return the first warning in `plan`, the master's plan for the PUT.
     """
     if crawl is None:
         return _missing(plan)
@@ -205,8 +207,10 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could never apply its verb, None if it could.
 
-    `crawl` is the crawl of the schedule as the files declare it. The reason is then that its `desired` forbids the
-    verb. If no file declares the crawl (None), the reason is the first warning in the master's `plan`.
+    `crawl` is the crawl of the schedule as the files declare it, None if no file declares the crawl.
+
+    - If a file declares the crawl, return an error if the crawl's `desired` forbids the verb.
+    - Otherwise return the first warning in `plan`, the master's plan for a PUT of the schedule.
     """
     if crawl is None:
         return _missing(plan)

@@ -230,11 +230,10 @@ def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
 def _brief(value: Any, before: Any, after: Any) -> str:
     """Return a field's value on one line. Show only the first SHOWN entries of a list, and the number of the others.
 
-    - `value`: the value to show, which is `before` or `after`.
+    - `value`: the value to show, either `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    A list of seeds is shown as their URLs. If seeds in `before` and `after` have the same URL, another field differs.
-    Then the seeds are shown with all their fields.
+    A seed in a list is shown as its URL. If a URL is in `before` and in `after`, seeds are shown with all fields.
     """
     if not isinstance(value, list):
         return shown(value)
