@@ -185,12 +185,12 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer, and detect that etcd was wiped or restored.
+        """Record the revision of an answer. If etcd was wiped or restored, increase `history`.
 
-        This is so if the revision is lower than the revision before the call. Then increase `history`.
+        etcd was wiped or restored if `revision` is lower than the newest revision known before the call.
 
         `floor`: the values of `self.history` and `self.revision` before the call. Do nothing if `self.history` has
-        changed since.
+        changed since the call began.
         """
         # Reads and writes go through a quorum, so the revision of an answer is never lower than an earlier one.
         history, known = floor

@@ -55,10 +55,10 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Detect the end of the leadership, and return then. Run it for as long as the leadership is used.
+        """Wait until the leadership ends. Run this for as long as the leadership is used.
 
-        The leadership ends when the session ends, or when the leader's key belongs to another leadership. Afterwards
-        every wait in `lost` ends, and `acting` returns False.
+        The leadership ends when the session ends, or when the leader's key is gone or of another leadership. Then
+        calls of `lost` return, and `acting` returns False.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())

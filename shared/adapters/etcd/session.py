@@ -193,8 +193,11 @@ class EtcdSession:
     async def _attempt(self, key: str, value: bytes) -> int | None:
         """Try once to win the election by creating its key. Return the revision of the key, or None.
 
-        None means that the campaign must try again: another session has the key, the result is unknown, or an earlier
-        leadership of this session had left the key. It also means that the lease has expired. The session is then over.
+        None means that the election is not won yet:
+
+        - Another session has the key, or the result is unknown. The caller must try again.
+        - The key was left over from an earlier leadership of this session. It is deleted; the caller must try again.
+        - The lease has expired, so the session is over.
         """
         request = requests.txn([requests.created_at(key, 0)], [requests.put(key, value, self.id)], [key])
         try:

@@ -21,10 +21,10 @@ _IPV6: Final = Path("/proc/net/if_inet6")
 
 
 def listening_endpoints(bound: str) -> tuple[str, ...]:
-    """Return every `host:port` at which other machines can reach a server that listens on the endpoint `bound`.
+    """Return the endpoints (`host:port`) of a server that listens on the endpoint `bound`.
 
-    If `bound` has an unspecified address (such as `0.0.0.0:8081`), the result has `0.0.0.0` and all addresses of this
-    machine except loopback. Otherwise it has only `bound`.
+    If `bound` means all interfaces (such as `0.0.0.0:8081`), return `0.0.0.0` first, and then every address of this
+    machine except loopback, each with the port. Otherwise return only `bound`.
     """
     host, port = split_endpoint(bound)
     if port is None or host not in ("0.0.0.0", "::", ""):

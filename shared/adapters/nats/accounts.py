@@ -1,9 +1,9 @@
 """The permissions of masters and workers in NATS: accounts and users for the configuration of a server.
 
-The streams are in the masters' account. The workers of each pool have their own account. They reach the masters'
-account only through the subjects that it exports to them.
+The streams are in the masters' account. Each pool has an account for its workers. Workers can use only those subjects
+of the masters' account that it exports to them.
 
-With separate accounts, an answer of JetStream to a worker reaches only subjects of the worker's own account.
+The accounts are separate, so that a worker cannot direct an answer of JetStream to a subject of the masters.
 """
 
 # In a common account, a worker could make JetStream send an answer to a subject of JetStream's own API. The answer

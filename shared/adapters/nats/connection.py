@@ -216,7 +216,7 @@ class NatsConnection:
     async def confirm(self) -> None:
         """Wait until the server has processed everything that this process has sent so far, including subscriptions.
 
-        If the server refused any of it, the error has been received when the call returns.
+        The server's errors about these messages and subscriptions arrive before the call returns.
         """
         self._require_connected()
         async with self._expecting("", self._settings.answer_s) as (_, answer):

@@ -307,10 +307,12 @@ class StreamReader:
             raise
 
     async def _received(self, message: Msg) -> None:
-        """Keep a message that a pull delivered, or process the status with which the server ends or continues a pull.
+        """Process what the server sent: keep a message of the stream, or handle the status of a pull.
 
-        A message has its own subject. A status has the reply subject of the pull.
+        A status is a message with a status code. A status of an earlier pull and a message of an earlier consumer are
+        ignored. If a message is missing, give up the consumer.
         """
+        # A status message has the reply subject of its pull as its subject. A message of the stream keeps its own.
         self._last_at = asyncio.get_running_loop().time()
         status = status_of(message)
         if status is not None:

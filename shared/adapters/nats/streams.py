@@ -162,12 +162,12 @@ def signed(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Return True if the existing configuration `current` needs no change to match `declared`.
+    """Return True if the existing configuration `current` must stay as it is. Return False if it must be updated.
 
-    There are two such cases:
+    It must stay in two cases. The number in its metadata shows which release made it.
 
-    - `current` was made by a later release, by the number in its metadata.
-    - `current` was made by this release, and all fields of `declared` except the metadata have the same values in it.
+    - A later release made it. It may then differ from `declared`.
+    - This release made it, and it has the value of every field of `declared`. The metadata are not compared.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:

@@ -1,10 +1,10 @@
 """Pulls URL shards from a pool's queue, and acknowledges them.
 
-At most one pull request is open at any time. It ends after the `wait_s` of the call that sent it. If this call returns
-earlier, the pull stays open, and later calls use it.
+`VisitQueue.pull` sends a pull request, which the server ends after `wait_s` seconds. If the method returns earlier, the
+request stays open, and the next call of `pull` uses it. At most one request is open at any time.
 
-A shard that arrives between calls is kept for the next call. After half of `ack_wait_s` it is dropped, and the broker
-delivers it again. `close` hands kept shards back.
+A shard that arrives between two calls is kept for the next call. After half of `ack_wait_s` it is dropped, and the
+broker delivers it again. `close` hands kept shards back.
 """
 
 import asyncio
@@ -144,10 +144,12 @@ class VisitQueue:
         self._left, self._until = batch, asyncio.get_running_loop().time() + wait_s
 
     async def _received(self, message: Msg) -> None:
-        """Keep a shard that a pull delivered, or process the status with which the server ended a pull.
+        """Process a message of the server: keep a shard, or record that the pull has ended.
 
-        A shard has its own subject. A status has the reply subject of the pull.
+        A message with a status code is not a shard. Such a message ends the open pull, unless the code is 100 or the
+        message belongs to an earlier pull.
         """
+        # A status message has the reply subject of its pull as its subject. A shard keeps its own subject.
         status = status_of(message)
         if status is None:
             origin = origin_of(message.reply)

@@ -1,7 +1,7 @@
 """Repairs the WARC files (segments) that processes left unfinished when they died.
 
 Each record is one gzip member. So decompressing member after member shows where the last whole record ends. Only the
-bytes after it, the torn tail, are cut. In an undamaged file they contain no record that was committed.
+bytes after it, the torn tail, are cut. In an undamaged file the torn tail contains no committed record.
 """
 
 import fcntl
@@ -53,11 +53,11 @@ class Repaired(Struct, frozen=True):
 
 
 def repair_torn(folder: Path) -> list[Repaired]:
-    """Cut the torn tails of unfinished WARC files in `folder`, and rename these to their final names, durably.
+    """Repair the unfinished WARC files in `folder`: cut their torn tails, and rename the files to their final names.
 
     Return a result for each repaired file. Finished files, and files whose writer is alive (it has the lock), are
-    skipped. A file that has only a warcinfo record is deleted. The repair may be interrupted at any point and run
-    again.
+    skipped. A file without any whole record, except warcinfo records, is deleted. The changes are synced to disk. The
+    repair may be interrupted at any point and run again.
     """
     if not folder.is_dir():
         return []
@@ -136,7 +136,8 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
     """Return the position of the first whole record after `start`, None if there is none.
 
-    `torn`: True if the member at `start` has no end in `data`. Records inside its content are then skipped.
+    `torn`: True if the gzip member that begins at `start` is undamaged, but its end is missing. Records inside the
+    decompressed content of this member are then skipped.
     """
     # An archived page may itself be a WARC file. The records in such a page are not records of `data`.
     content = _Content(view, start) if torn else None
@@ -149,11 +150,12 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Decides if a gzip magic number belongs to the content of a gzip member whose end is missing.
+    """Decides if a gzip magic number lies in the content of a gzip member, or may begin the next record.
 
-    It does, for example, if the archived page is a gzip file itself. Otherwise the next record may begin there.
+    The content has a magic number, for example, if the archived page is a gzip file itself.
 
-    `view`: the bytes of the file. `start`: the position of the member, which must be undamaged up to the end of `view`.
+    - `view`: the bytes of the file.
+    - `start`: the position of the member. Its end is missing, and it is undamaged up to the end of `view`.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

@@ -91,9 +91,10 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Make each table generate only ids that are greater than its number in `given`. 0: change nothing.
+    """Prevent the copy from generating ids that the copied database has already generated.
 
-    `given`: the greatest ids that the copied database has generated, by table (the result of `numbers`).
+    `given`: the greatest generated id of each table in the copied database (the result of `numbers`). New ids of a
+    table will be greater. A table whose number is 0 is not changed.
     """
     for table, number in given.items():
         if not number:

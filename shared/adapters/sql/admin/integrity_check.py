@@ -126,10 +126,10 @@ def _crawls(connection: Connection) -> dict[int, bool | None]:
 
 
 async def _urls(snapshot: DatabaseSnapshot, found: Findings, removing: set[int]) -> dict[tuple[int, int], Counter[str]]:
-    """Compare the URLs of each queue with the queue's row and its leases, and add violations to `found`.
+    """Check the URLs of each host in each crawl, except the crawls in `removing`. Add violations to `found`.
 
-    Return the number of URLs for each counter, such as `queued`, by (crawl id, partition). Skip the crawls in
-    `removing`.
+    The URLs are compared with the row of their queue and with its leases. Return the counted numbers of URLs, such as
+    `queued`, by (crawl id, partition).
     """
     counted: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     after = {"crawl_id": -1, "host_id": -1}
@@ -303,10 +303,10 @@ def _orphans(connection: Connection, found: Findings, removing: set[int]) -> Non
 
 
 def _leftovers(connection: Connection, found: Findings, crawls: dict[int, bool | None]) -> None:
-    """Find rows of crawls that have none. Add a violation to `found` for each such crawl and table.
+    """Find rows of crawls that never existed or whose deletion is complete.
 
-    A crawl has no rows if it never existed, or after its deletion is complete. The deletion may leave leases and
-    counters behind. `crawls`: the result of `_crawls`.
+    Add a violation to `found` for each such crawl and table. Leases and counters of a deleted crawl are no violation,
+    because the deletion may leave them behind. `crawls`: the result of `_crawls`.
     """
     # Each table is read by its index, with one small query for each crawl in it.
     for table in _PARTED:

@@ -153,10 +153,10 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete the rows about parts of SEED_SET commands. A row says that a partition has applied a part.
+    """Delete the rows that record which partitions have applied the parts of SEED_SET commands.
 
-    A large command is sent in several parts. `ids` are the ids of the commands. The last part has the same id as the
-    command, and the caller deletes its rows.
+    A large command is sent in several parts. The rows of its last part stay: they have the id of the command, and the
+    caller deletes them. `ids` are the ids of the commands.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2

@@ -1,7 +1,7 @@
 """The exclusions that operators declare, on SQL.
 
 A transaction that changes an exclusion also writes the audit log, and a request for a command EXCLUDE. The leader
-publishes that command later. It applies the exclusion to the URLs that are queued already.
+publishes the command later. The command applies the exclusion to the URLs that are queued already.
 """
 
 from collections.abc import Sequence
@@ -148,9 +148,10 @@ def revision_of(connection: Connection) -> int:
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return the list that the leader publishes: the exclusions that have not ended at `now_ms`.
+    """Return the exclusions that the leader publishes.
 
-    The list also has all exclusions, ended or not, whose command EXCLUDE must still be sent.
+    The result has the targets of all exclusions that have not ended at `now_ms`. Separately, it has the exclusions
+    whose command EXCLUDE must still be sent, even if they have ended.
     """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]

@@ -1,11 +1,11 @@
-"""The leader's transactions on schedules: which due times have come, and what the leader does about them.
+"""The leader's transactions on schedules. At a due time, a schedule applies its verb (such as `start`) to crawls.
 
 Several schedules may fire in one transaction, which has these steps:
 
-- The fence locks the row of the newest term, so a deposed leader writes nothing.
-- Each schedule moves to its next due time, if the stored due time is still the one that the leader has read.
-- The verb is applied, with a line in the audit log.
-- A line is added to the schedule's history, with the schedule and the due time as its key.
+- Check that no later leader has claimed the schedules, and lock the row that says so.
+- Move each schedule to its next due time. Skip a schedule that was changed since the leader read it.
+- Apply the verb to each crawl, with a line in the audit log.
+- Add a line to the history of the schedule, with the schedule and the due time as its key.
 
 So a due time has both its effect and its line in the history, or neither.
 """
@@ -253,9 +253,9 @@ def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -
 
 
 def known_lines(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Collection[tuple[int, int]]:
-    """Return the due times of `steps` that the histories of the schedules already contain.
+    """Return the due times of `steps` that are already in the histories of their schedules, as (schedule id, time).
 
-    A due time is returned as a pair of schedule id and time. The caller must not handle it again.
+    These due times were handled before, so the caller must not handle them again.
     """
     # One line records all missed due times of a step, with the first as its key. So only the first is looked up.
     table = schedule_firings

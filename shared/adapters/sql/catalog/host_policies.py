@@ -1,7 +1,7 @@
 """Host policies on SQL.
 
 A transaction that changes a policy also writes the audit log, and a request for a command HOST_POLICY. The leader
-publishes that command later. It makes the owner of the host apply the policy.
+publishes the command later. The command makes the owner of the host apply the policy.
 """
 
 from collections.abc import Sequence
@@ -57,8 +57,8 @@ def put(
 ) -> tuple[StoredHostPolicy, bool]:
     """Store `spec` as the policy of a host. Return the policy, and True if it is new. Request the command to apply it.
 
-    - `partition`: the partition of the host. `limits`: the delay, end of the block and slots that `spec`
-      means, in the units that the owner uses.
+    - `partition`: the partition of the host.
+    - `limits`: the delay, the end of the block, and the slots, computed from `spec` (`limits_of`).
     - `expected`: tags (HTTP ETags). Raise Stale if the policy has none of them, Missing if there is none. None: no
       condition.
     - `new`: raise Stale if the host has a policy already.

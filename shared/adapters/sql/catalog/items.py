@@ -1,10 +1,8 @@
 """The table of items: one process writes it (`shared.ports.items.ItemTable`), readers get bounded pages.
 
-A page's items are replaced together, and only by those of the same or a later fetch. So a repeated message changes
-nothing, and a late one of an earlier fetch is ignored.
-
-Only the items of a fetch with an accepted outcome are stored. While the lease of the fetch exists, its outcome may
-still come: its items wait in `item_drafts`. If the lease ends without an accepted outcome, the items are dropped.
+The items of a fetch replace all stored items of the page, unless those are of a later fetch. So a message that is
+repeated or late does no harm. Only items of accepted fetches are stored: the page's owner has stored the outcome of the
+fetch. Until then the items wait in the table `item_drafts`. If the lease of the fetch ends first, they are dropped.
 """
 
 from collections import Counter, defaultdict
@@ -182,9 +180,9 @@ def apply(
 ) -> ItemChanges:
     """Store the items of the messages and the dead letters, and set the stored position in the stream of items.
 
-    Items of accepted fetches replace the earlier items of their page. Items whose outcome may still come wait for
-    `settle`. Others are dropped. Return how many were stored and dropped. Raise OwnershipLost if another writer has
-    claimed the table.
+    Items of an accepted fetch replace the earlier items of the page. Items of a fetch that may still be accepted become
+    drafts, which `settle` stores or drops later. Other items are dropped. Return how many were stored and dropped.
+    Raise OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
     for letter in letters:
@@ -208,10 +206,11 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store or drop the waiting items of up to `max_count` pages whose outcome has come, or can no longer come.
+    """Store the drafts (waiting items) of accepted fetches, and drop those of fetches that can no longer be accepted.
 
-    Return how many were stored and dropped. Raise OwnershipLost if another writer has claimed the table. `evidence`:
-    the reason why the items cannot be stored: they then become dead letters, and the result is empty. None: no reason.
+    Settle at most `max_count` fetches. Return how many items were stored and dropped. `evidence`: why no items can be
+    stored. All these drafts then become dead letters, and the result is empty. None: they can be stored. Raise
+    OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -242,9 +241,9 @@ def _items(pages: Iterable[PageItems]) -> int:
 
 
 def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[list[_Fetched], list[_Fetched], int]:
-    """Return the accepted fetches in `messages`, the undecided ones, and the number of items of all other fetches.
+    """Return the accepted fetches in `messages`, the undecided fetches, and the number of items of all other fetches.
 
-    The outcome of an undecided fetch may still come: its lease exists.
+    An undecided fetch may still be accepted, because its lease exists.
     """
     # Leases are read first. If one is gone, its accepted fetch is visible: an owner writes both in one transaction.
     pages = [(crawl_id, page) for crawl_id, some in messages for page in some]
@@ -310,9 +309,10 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages whose stored items must be replaced by those in `newest`, which has a fetch for each page.
+    """Return the pages whose stored items must be deleted before the items in `newest` are stored.
 
-    If the stored items come from a later fetch, omit the page, and set its value in `newest` to None.
+    `newest` maps each page to a fetch. If the stored items of a page are of a later fetch, set the page's value in
+    `newest` to None, and do not return the page.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
