@@ -21,9 +21,10 @@ class Transient(Exception):
 
 
 class StreamReplaced(Transient):
-    """The broker's stream was replaced, or lost messages. The caller's position belongs to the stream before that.
+    """The broker's stream was replaced, or lost messages, since the caller read it.
 
-    The caller compares its positions with the present stream, and loads its state again.
+    So the caller's position may not exist in the present stream, or be that of another message. The caller compares
+    its positions with the present stream, and loads its state again.
     """
 
 

@@ -72,8 +72,8 @@ class IndexRow(Struct, frozen=True):
     """One stored fetch (capture) as the CDXJ index lists it.
 
     `surt` is the sort key of the URL, `mime` the media type without parameters, `digest` the payload's SHA-1.
-    `revisit`: the record has no body of its own. It is listed with the media type `warc/revisit`, so that replay tools
-    look for the payload elsewhere.
+    `revisit`: the record has no body of its own. It is listed with the media type `warc/revisit`. Replay tools then
+    take the body from an earlier record.
     """
 
     surt: str

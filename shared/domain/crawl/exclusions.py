@@ -153,7 +153,7 @@ class Exclusions:
     """All exclusions in force, compiled so that URLs, hosts and addresses can be checked quickly.
 
     `revision` is the revision of the cluster's exclusions. It grows with each change. The constructor raises
-    TargetRefused for a target that this version cannot read.
+    TargetRefused for a target that this version of the program cannot read.
     """
 
     def __init__(self, revision: int = 0, targets: Iterable[str] = ()) -> None:

@@ -92,8 +92,8 @@ class Verdict(Struct, frozen=True):
 class CompiledScope:
     """The compiled scope of a spec, which decides which URLs belong to the crawl.
 
-    `problem`: why a pattern of a stored spec cannot be used. It is None for every spec that `parse_spec` made. With a
-    problem, `judge` raises PatternRefused, and `explain` reports the problem.
+    `problem`: a message if a pattern of the spec cannot be used, else None. `judge` then raises PatternRefused, and
+    `explain` reports the message. Only a stored spec can have a problem, because `parse_spec` refuses such patterns.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:

@@ -22,18 +22,18 @@ UNLISTED: Final = "unlisted"
 archive did not store."""
 
 SCOPE: Final = "scope"
-"""A special key in a page's counts of excluded links by reason. Its value is no count but a revision of the spec. The
-scope of this revision or of a later one judged the links. Without the key it is revision 1."""
+"""A special key in a page's counts of excluded links by reason. Its value is not a count but a revision of the spec:
+the scope of this revision, or of a later one, judged the page's links. A missing key means revision 1."""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The kind of two counts by reason. `left_out`: the number of pages with links that the scope excluded. `unlisted`: how
-many of these pages have links that the archive did not store."""
+"""The kind of a crawl's counts of pages with links that the scope excluded. It has two keys: `left_out` counts all
+these pages. `unlisted` counts those of them with links that the archive did not store."""
 
 REDISCOVERED: Final = "rediscovered"
-"""The kind of the counts of the last REDISCOVER command. `pages`: the number of pages read from the archive. `links`:
-the number of links published from them. `queued_again`: the number of pages queued to be fetched again."""
+"""The kind of a crawl's counts of what its last REDISCOVER command did. Its keys: `pages` counts the pages that were
+read from the archive, `links` the links published from them, `queued_again` the pages queued to be fetched again."""
 
 NOT_INDEXED: Final = "not_indexed"
 """The kind of a crawl's counts of pages that are kept out of lists, exports and items. The reason is a robots

@@ -74,8 +74,8 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `still_s`: for how many seconds the page is known to have been unchanged, before and after this change
-        together. Do not pass seconds again that an earlier call got.
+        `still_s`: the sum of two times in which the page did not change: the known time before this change, and the
+        time since it. Do not count a time for which the estimate was updated already.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -90,7 +90,8 @@ class CrawlChanges(Struct, frozen=True):
     - `mark`: the position of this read, to pass to the next read.
     - `rows`: the rows of the crawls whose version the caller does not know yet. None for a deleted crawl.
     - `recent`: the versions of the crawls that changed last. An earlier read may have returned some of them.
-    - `compared`: the crawls that were checked although they seemed unchanged.
+    - `compared`: the crawls that were checked whether or not they seemed changed: those that the caller named, and a
+      few unfinished crawls in turn.
     - `counted`: the crawls whose counters changed.
     - `clocks`: for each pool, the total time in ms during which the pool could work.
     - `positions`: for each partition, the position in the reports up to which its owner has applied them.

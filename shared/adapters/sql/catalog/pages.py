@@ -46,9 +46,10 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the last of the next SCANNED fetches, at which one scan of the list ends.
+    """Return the query for the fetch at which one read of the list of pages ends, if more fetches may follow.
 
-    The query has no row if fewer fetches are left. `one_host`: scan only the fetches of the host `:host_id`.
+    It is the last of the next SCANNED fetches. The query returns no row if fewer fetches are left. `one_host`: the list
+    has only pages of the host `:host_id`.
     """
     here = " AND r.host_id = :host_id" if one_host else ""
     return text(f"SELECT r.host_id, r.fingerprint FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT 1 OFFSET :offset")

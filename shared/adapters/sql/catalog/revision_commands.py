@@ -53,9 +53,9 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
 
 def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if the leader has a command of this kind to send for this revision, or has just sent it.
+    """Return True if the leader must send a command of this kind for this revision, or has sent it.
 
-    It sends no such command for the first revision of a spec.
+    The leader sends no such command for the first revision of a spec.
     """
     sent_for = _SENT_FOR.get(kind)
     try:

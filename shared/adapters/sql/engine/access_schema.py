@@ -115,8 +115,11 @@ exclusions = Table(
     UniqueConstraint("target", name="exclusions_target"),
     sqlite_autoincrement=True,
 )
-"""The exclusions. `revision`: the number in `exclusion_list` after the last change of the row. `commanded`: the newest
-revision of the row whose command was sent to the owners."""
+"""The exclusions.
+
+- `revision`: the revision of the cluster's exclusions (`exclusion_list`) at which this row was last changed.
+- `commanded`: the newest revision of this row for which a command was sent to the owners, 0 if none was.
+"""
 
 exclusion_list = Table(
     "exclusion_list",
@@ -227,9 +230,13 @@ schedules = Table(
     partial_index("schedules_due", "fires_ms", "schedule_id", where="NOT paused"),
     sqlite_autoincrement=True,
 )
-"""The declared schedules. `due_ms`: the next due time. `fires_ms`: when the schedule fires for this due time. Both are
-NULL if there is no next due time. `last_ms`: the last due time that was handled. `crawl`: the crawl that the spec
-names, NULL if it selects crawls by labels."""
+"""The declared schedules.
+
+- `due_ms`: the next due time. `fires_ms`: when the schedule fires for it, at most the spec's `jitter_s` later.
+  Both are NULL if there is no next due time.
+- `last_ms`: the last due time that was handled, 0 if none was.
+- `crawl`: the crawl that the spec names, NULL if it selects crawls by labels.
+"""
 
 schedule_firings = Table(
     "schedule_firings",

@@ -89,9 +89,9 @@ class Bulk:
 class Arrays:
     """A statement that PostgreSQL runs once for many rows.
 
-    In `statement`, `{rows}` stands for a relation named `v` that contains the rows. The relation has the `columns`,
-    each with the type that it has in `table`. Its last column `i` numbers the rows from 1. All rows are written at
-    once, so no two of them may change the same stored row.
+    In the SQL text `statement`, `{rows}` stands for a relation `v` that contains the rows. It has the `columns`, with
+    their types in `table`, and a last column `i` that numbers the rows from 1. No two rows may change the same stored
+    row, because all are written at once.
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:

@@ -66,10 +66,10 @@ class SqlAdapter:
         return f"<{type(self).__name__} {self._run!r}>"
 
     async def _poll(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **keywords: P.kwargs) -> T:
-        """Return the result of `query`.
+        """Run `query` on one snapshot of the database, and return its result.
 
-        If the arguments are those of its last call, and nothing was committed to the database since, return the result
-        of that call again, without a read.
+        If the last call for this query had the same arguments, and nothing was committed since, do not read. Return the
+        result of that call instead.
         """
         # Read the number first: a commit that comes between is then read again by the next call.
         version = await self._run.data_version()

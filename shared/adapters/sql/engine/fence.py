@@ -68,9 +68,10 @@ def take_over(connection: Connection, partition: Partition, term: Term) -> None:
 
 
 def resume(connection: Connection, partition: Partition, term: Term) -> None:
-    """Raise the version of a partition that this term still owns. Raise OwnershipLost if another term owns it.
+    """Prevent that an earlier transaction of the partition's owner commits after this one, such as one that timed out.
 
-    After this, no earlier transaction of the same term can commit, not even one whose result is unknown.
+    For this, raise the version of the partition. `term`: the number of the owner's ownership. Raise OwnershipLost if
+    the partition is now owned under another term.
     """
     if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

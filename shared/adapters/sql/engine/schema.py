@@ -389,9 +389,9 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""One row for each producer of messages. `n`: the number of its last applied message. `total`: the number of URLs in
-the messages up to this one. `gaps`: how many gaps the numbers had. `seen_at_ms`: when retention first found the row.
-It is set only for a producer that is used once, such as an upload."""
+"""One row for each producer: a name under which a process numbers its messages. `n`: the last applied number. `total`:
+the number of URLs up to it. `gaps`: how many messages came after a missing number. `seen_at_ms`: when retention first
+found the row of a producer that is used once, such as an upload. NULL for other producers."""
 
 commands = Table(
     "commands",

@@ -270,10 +270,11 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 
 
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
-    """End at most `max_count` URLs of a queue. `end`: the queue, and the state and reason that its URLs get.
+    """End at most `max_count` URLs of a queue, and return the flags of the ended URLs by fingerprint.
 
-    Return the flags of the ended URLs by fingerprint. `mark`: the number of the newest command in progress, None if
-    there is none. That command and earlier ones then skip these URLs.
+    - `end`: the queue, and the state and reason that its URLs get.
+    - `mark`: the number of the crawl's newest command in progress, None if there is none. Commands up to this number
+      then skip the ended URLs.
 
     Some URLs of the queue are not ended:
 

@@ -131,9 +131,10 @@ _UNBLOCK = text("UPDATE hosts SET blocked_until_ms = 0 WHERE host = :host AND pa
 def accept(
     connection: Connection, fence: Fence, position: Position, command: CommandRun, now_ms: int
 ) -> CommandRun | None:
-    """Accept a command, and move the position past its message (Store.accept_command).
+    """Accept a command, so that `run_chunk` can apply it (Store.accept_command).
 
-    Store the command for `run_chunk`, and return it with its number. Return None if `run_chunk` must not be called:
+    Also store `position`, up to where the owner has applied the reports. Return the command with its number. Return
+    None in these cases, in which `run_chunk` must not be called:
 
     - The command was accepted before, or a newer command replaces it.
     - The command concerns one host, so this call has applied it completely.
@@ -231,9 +232,13 @@ def run_chunk(
     Store and return the number after which the next chunk begins. Return None if this was the last chunk
     (Store.run_command).
 
-    - `sent`, `upto`: for a REPLAY, the letters whose messages were published, and the last letter of this chunk.
-    - `exclusions`: for an EXCLUDE, all exclusions that are in force.
-    - `changed`: for a RESCOPE, the present scope. `found`: for a REDISCOVER, what the owner found in the archive.
+    Some commands need further arguments:
+
+    - REPLAY: `sent` has the numbers of the dead letters whose messages the owner has published again. `upto`: the
+      number of the last dead letter of this chunk.
+    - EXCLUDE: `exclusions` has all exclusions that are in force.
+    - RESCOPE: `changed` is the present scope.
+    - REDISCOVER: `found` is what the owner found in the archive.
     """
     kind = check_command(command.kind, command.args)
     pass_fence(connection, fence)

@@ -75,9 +75,10 @@ def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
 def to_reopen(
     connection: Connection, after: CrawlId, max_count: int, among: Collection[CrawlId]
 ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-    """Return the finished crawls that `reopen` would change, and the id to pass as `after` next (None at the end).
+    """Return finished crawls that `reopen` would change, and the id to pass as `after` next (None at the end).
 
-    It examines the crawls in `among`, and the next `max_count` crawls above `after` that have something queued.
+    One call examines the crawls in `among`, and the next `max_count` crawls with queued URLs whose ids are above
+    `after`.
     """
     queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": max_count}).scalars().all()
     again = [

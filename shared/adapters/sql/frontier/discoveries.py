@@ -282,7 +282,7 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known ones. Return known URLs that commands in progress need not skip.
+    """Insert new URLs, and merge links into known ones. Return known URLs that commands in progress may still change.
 
     - `least`: for each URL that was found as a page, the best link to it (`nearer_link`). `required`: for each URL
       that was found as a requisite, a link to it.

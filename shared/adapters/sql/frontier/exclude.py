@@ -120,8 +120,10 @@ def end_queued(
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
     """Return a function that takes a URL of the host, and returns True if one of `exclusions` covers the URL.
 
-    Return None if the exclusion of the command (`of_command`) cannot cover any URL of the host. `exclusions`: all that
-    are in force. `ip`: the address of the host at its last visit, None if it is unknown.
+    Return None if the command's exclusion covers neither a URL of the host nor its address.
+
+    - `ip`: the address of the host at its last visit, None if it is unknown.
+    - `of_command`: only the exclusion of the command. `exclusions`: all exclusions that are in force.
     """
     address = None if ip is None else parse_address(ip)
     if address is not None and of_command.of_address(address) is not None:

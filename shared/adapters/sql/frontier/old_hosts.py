@@ -16,8 +16,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""One check of a range of hosts reads at most this many queues. It also lists all crawls with queues in the range.
-This list has no limit."""
+"""One check whether hosts are unused reads at most this many of their queues. The check also reads the ids of the
+crawls with such queues, which this number does not limit."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 

@@ -66,9 +66,9 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 
 class Relinked(Struct, frozen=True):
-    """A change of a known URL that is found again, as a requisite or after it was a requisite.
+    """The change of a URL that the crawl knows and that was found again.
 
-    The function `relinked` makes it.
+    It is made for a URL that was a requisite before, or is found as one now. The function `relinked` makes it.
 
     - `state`, `reason`: the URL's state, and the reason for it, before the change.
     - `before`, `flags`: its flags before and after the change.

@@ -98,8 +98,8 @@ _RATES: Final = text(
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
     """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-    A bucket is a range of rates of change. The result maps a kind of count (COUNTED) and a bucket to a number
-    (Store.page_rates).
+    The result has for each kind of count (`recrawl_pages.COUNTED`) a mapping bucket -> number. A bucket is a range of
+    rates, by its index (Store.page_rates).
     """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
@@ -112,8 +112,9 @@ def forget_rates(
 ) -> dict[tuple[CrawlId, str, str], int]:
     """Delete the stored rates of change of pages and sitemaps that the crawl no longer fetches.
 
-    Return the numbers to add to the crawl's counts with `add_tallies`. They are negative. `ended`: the flags of the
-    host's URLs that are no longer fetched, by fingerprint.
+    Return what to add to the crawl's counts by reason (`add_tallies`). These numbers are negative.
+
+    `ended`: the URLs of the host that are no longer fetched: the flags of each, by fingerprint.
     """
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     stored = [key for key, flags in ended.items() if flags & (COUNTED_AS_PAGE | REVISIT)]
@@ -142,8 +143,8 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
     """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    The caller must then write the row of the lease and the counts of leased URLs. In the queue's row, this call counts
-    the leased pages as queued.
+    This call moves the number of these pages and retries from `queues.waiting` to `queues.queued`. The caller must then
+    move the number of the leased pages from `queues.queued` to the leased URLs, and write the row of the lease.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name
@@ -173,9 +174,10 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
 
 
 def keep_versions(connection: Connection, changes: Changes) -> None:
-    """Copy the page versions that `changes` replaces to the table `page_versions`.
+    """Copy the stored fetches that `changes` will overwrite with new page versions to the table `page_versions`.
 
-    Then delete the oldest versions of these pages beyond the allowed number. Call this before the fetches are written.
+    Then delete the oldest versions of these pages, so that each page keeps only the allowed number. Call this before
+    the new fetches are written.
     """
     replaced = sorted(changes.superseded, key=_place)
     _KEEP.run(connection, [(*_place(each), each.version) for each in replaced])

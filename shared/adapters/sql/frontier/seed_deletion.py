@@ -327,12 +327,12 @@ def _end(
 
 
 class SetSeeds:
-    """Maintains the flag OF_SET of URLs, and their stored links, in one transaction of discoveries.
+    """Maintains the flag OF_SET of URLs, and the links stored for such URLs, in one transaction of discoveries.
 
     OF_SET marks a URL that is a seed only because a seed set has it. If pages link to such a URL, the nearest link is
     stored. When the URL leaves its seed sets, it stays in the crawl because of this link.
 
-    `only`: the URLs that this batch has as seeds of seed sets, and not as seeds of the spec or an upload.
+    `only`: the URLs that the applied links give as seeds of seed sets, but not as seeds of the spec or an upload.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:
