@@ -24,9 +24,9 @@ LEADER_MARGIN_S: Final = 4.0
 """A leader that cannot renew its session stops acting this many seconds before another master could become leader."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The limit of a leader's margin (LEADER_MARGIN_S), as a share of the session's time to live.
+"""The leader's margin in a session with a time to live below 15 s, as a share of that time.
 
-If the time to live is below 15 s, this share of it is the margin, which is shorter than LEADER_MARGIN_S.
+It is then shorter than LEADER_MARGIN_S, the margin in all other sessions.
 """
 
 MAX_WRITES: Final = 100
@@ -141,8 +141,10 @@ class Leadership(Protocol):
 
         Return False in two cases:
         - The leadership is over.
-        - Another master could become leader soon: the session's `ok_until` is at most the leader's margin away. The
-          margin is LEADER_MARGIN_S, or less by MARGIN_SHARE. After a renewal of the session the result is True again.
+        - Another master could become leader soon: the session's `ok_until` is at most the leader's margin away. After
+          a renewal of the session the result is True again.
+
+        The margin is LEADER_MARGIN_S. In a short session it is MARGIN_SHARE of the session's time to live.
         """
 
     async def lost(self) -> None:

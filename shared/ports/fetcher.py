@@ -20,8 +20,9 @@ class Fetcher(Protocol):
     async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
         """Find the addresses of the URL's host if they are not known, so that a `fetch` soon after need not wait.
 
-        The look-up of a name may wait for others. After that it ends within `limit_s`. If it fails, `fetch` returns the
-        failure. Do nothing if the proxy of the request looks up the name.
+        The look-up of a name may first wait for look-ups of other names. Once begun, the call waits at most `limit_s`
+        seconds for it. If it fails, `fetch` returns the failure. Do nothing if `proxy` is given, because the proxy
+        looks up the name.
         """
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed: ...

@@ -99,8 +99,8 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
     """Return how many URLs of a queue to put into one shard, if several slots share the queue.
 
-    The number is `queued` / (2 `slots`), or PART_MIN if that is more. For a slow host, the number of URLs that take
-    PART_WORK_S seconds replaces PART_MIN. It is at least 1.
+    A shard has half of its slot's part of the queue, but at least PART_MIN URLs. For a slow host this minimum is
+    lower: as many URLs as take PART_WORK_S seconds, and at least 1.
 
     - `queued`: the number of URLs in the queue.
     - `slots`: how many shards of the queue may be out at once.

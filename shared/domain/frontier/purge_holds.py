@@ -6,7 +6,7 @@ A backup of a running cluster takes these steps:
 2. Take a snapshot of the tables.
 3. Copy the reports after the positions in the snapshot.
 
-An owner takes these steps. In this order it never purges a report that a backup still has to copy:
+An owner takes these steps in this order. So it never purges a report that a backup must still copy:
 
 1. Read its position in the reports.
 2. Look for holds.
@@ -58,7 +58,7 @@ class ObservedHolds:
 def held_until(beat_began: float) -> float:
     """Return the time until which a holder may rely on its purge hold.
 
-    `beat_began`: when the holder began to write its last acknowledged beat, in seconds of its own clock. The result is
-    on the same clock.
+    The holder writes beats to keep the hold active. `beat_began`: when it began to write the last beat that was
+    acknowledged. Both times are in seconds of the holder's clock.
     """
     return beat_began + HOLD_S - HOLDER_MARGIN_S

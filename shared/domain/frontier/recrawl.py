@@ -30,8 +30,10 @@ SIGNALS_REMEMBERED: Final = 64.0
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores signs of change for pages whose rate of change is this number / price, or higher. Such pages change
-so often that a sign does not make them due."""
+"""`solved` ignores the signs of pages that change so often that a sign does not make them due.
+
+These are the pages with a rate of change of at least `_SIGN_WORTH` / price, where the price is in seconds.
+"""
 
 _SMALL: Final = 1e-3
 _SOLVED: Final = 1e-9
@@ -92,7 +94,8 @@ class RecrawlSchedule(Struct, frozen=True):
     """How long the pages of each bucket wait between two fetches, so that an owner keeps its budget of requests.
 
     - `waits_s`: the wait in seconds for each bucket, a range of rates of change (`bucket_of`).
-    - `price_s`: the price of a fetch for which these waits were computed.
+    - `price_s`: the price for which these waits were computed. A page is due when the value of fetching it (`value_s`)
+      reaches the price.
     """
 
     price_s: float
@@ -123,7 +126,7 @@ def solved(
     signalled: Sequence[float] = (),
     followed: Sequence[int] = (),
 ) -> RecrawlSchedule:
-    """Return the schedule for a budget: the one with the least price at which it suffices for all pages.
+    """Return the schedule with the lowest price at which the budget suffices for all pages.
 
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
@@ -131,9 +134,10 @@ def solved(
     - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
       exceeds it.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-    - `signalled`: for each bucket, the number of pages whose changes have signs. A page with signs for half of its
-      changes counts as 0.5.
-    - `followed`: the same number, but each of these pages counts as 1. It makes the result more exact.
+    - `signalled`: for each bucket, the sum of a fraction over its pages: the fraction of the page's changes that have
+      signs.
+    - `followed`: for each bucket, the number of pages that have signs for any of their changes. Without these numbers
+      the result is less exact.
     """
     # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -172,8 +176,8 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
-    - `pages`: the number of pages, 0 if unknown.
-    - `signalled`: the same number, but a page with signs for half of its changes counts as 0.5.
+    - `pages`: the number of these pages, 0 if it is unknown.
+    - `signalled`: the sum of a fraction over these pages: the fraction of the page's changes that have signs.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -184,12 +188,12 @@ class _Signs(Struct, frozen=True):
     max_s: float
 
     def requests(self, price_s: float) -> float:
-        """Return how many more requests a second these pages need with signs of change than without signs.
+        """Return how many requests a second these pages need because of their signs, besides the regular requests.
 
-        If the field `pages` is 0, return the number of requests that the signs cause. `price_s`: the price of a fetch
-        in seconds.
+        `price_s`: the price of a fetch in seconds (see the module).
         """
-        # A request because of a sign replaces the page's next regular request, so it is not always one more.
+        # A request because of a sign replaces the page's next regular request, so it is not always one more. If the
+        # number of pages is unknown, each request counts as one more.
         signs = self.signalled * self.rate
         if not self.pages:
             return signs
@@ -219,13 +223,11 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
 
-    Each time a page is fetched again, it is compared with its last fetch. Two fields count what was found. The other
-    two are the numbers to expect if signs meant nothing, by the pages' rates of change alone.
+    Each time a page is fetched again, it is compared with its last fetch. `wrong` and `missed` count the results.
+    `still` and `due` are the counts to expect from the pages' rates of change, if signs had no meaning.
 
-    - `wrong`: how many pages with a sign had not changed.
-    - `still`: the number to expect for `wrong`.
-    - `missed`: how many pages without a sign had changed.
-    - `due`: the number to expect for `missed`.
+    - `wrong`: how many pages with a sign had not changed. `still`: the expected count.
+    - `missed`: how many pages without a sign had changed. `due`: the expected count.
     """
 
     wrong: float = 0.0

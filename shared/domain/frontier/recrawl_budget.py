@@ -21,14 +21,16 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""`RecrawlBudget.spent` counts the slots that belong to the partition. It checks this many of the newest slots one by
-one. For older slots it estimates the number."""
+"""`RecrawlBudget.spent` checks this many of the newest slots one by one if they belong to the partition.
+
+For older slots it estimates how many belong to the partition."""
 
 
 class Share(Struct, frozen=True):
-    """A partition's part of a crawl's slots. A formula gives each slot a number from 0 to 2^64 - 1.
+    """A partition's share of the slots of a crawl. A slot is the right to one request.
 
-    The slots with `low` <= number < `high` belong to the partition.
+    A formula maps each slot to a number from 0 to 2^64 - 1. If `low` <= number < `high`, the slot belongs to the
+    partition.
     """
 
     low: int
@@ -52,7 +54,8 @@ def share(pages_before: int, pages: int, pages_all: int) -> Share:
 class RecrawlBudget(Struct, frozen=True):
     """The requests that one partition may still start under a crawl's budget of requests a day. Immutable.
 
-    `used`: slots up to this number cannot be used any more. A slot is the right to one request.
+    A slot is the right to one request. The slots of a crawl are numbered in the order of time. `used` is the number of
+    the last slot that this partition has used or passed over.
     """
 
     requests_per_day: int

@@ -39,31 +39,33 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The kind of count that has the number of pages in each bucket, a range of rates of change.
+"""A key of PageCounts: the number of pages in each bucket, a range of rates of change.
 
-The rate is that of a page's changes without a sign of change (`waiting_bucket`). A page with 4 changes a day, 3 of them
-with signs, is in the bucket of 1 change a day.
+Only those changes of a page count that have no sign (`waiting_bucket`). A page with 4 changes a day, 3 of them with
+signs, is in the bucket of 1 change a day.
 """
 
 SIGNALLED: Final = "signalled"
-"""The kind of count that has, for each bucket, the sum of `PageHistory.followed` over all pages in it.
+"""A key of PageCounts: for each bucket, the sum of `PageHistory.followed` over its pages.
 
-The bucket of a page is the range of the rate of all its changes (`signalled_bucket`).
+All changes of a page count for its bucket, with and without signs (`signalled_bucket`).
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""The kind of count that has, for each bucket, how many pages have changes that are expected to have a sign.
+"""A key of PageCounts: for each bucket, the number of pages whose changes are expected to have signs.
 
-These are the pages whose `PageHistory.followed` is not 0. Their buckets are those of SIGNALLED.
+These are the pages whose `PageHistory.followed` is not 0. All changes of a page count for its bucket, as in SIGNALLED.
 """
 
 SITEMAPS: Final = "sitemap_rates"
-"""The kind of count that has the number of sitemaps and feeds in each bucket, a range of rates of fetching."""
+"""A key of PageCounts: the number of sitemaps and feeds in each bucket, a range of rates of fetching."""
 
 COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
-"""The counts of a crawl's pages in a partition, as kind -> bucket -> number. Each kind is one of COUNTED. A kind
-without pages may be missing. A bucket is a range of rates of change."""
+"""The counts of a crawl's pages in a partition, as kind of count -> bucket -> number.
+
+The kinds of count are the constants in COUNTED. A kind may be missing if it has no pages. A bucket is a range of rates.
+"""
 
 _SOLVE_EVERY_MS: Final = 10_000
 _MOVED_PART: Final = 50
@@ -161,9 +163,9 @@ class RecrawlPages:
         self._reserved = 0
 
     def reserve(self, now_ms: int, share: Share, wanted: int) -> int:
-        """Reserve requests of the budget for up to `wanted` more pages in this round of dispatch.
+        """Reserve up to `wanted` more requests of the budget for pages to send to workers in this round of dispatch.
 
-        Return how many were reserved now. `share`: the partition's share of the crawl's requests.
+        Return how many requests this call has reserved. `share`: the partition's share of the crawl's requests.
         """
         n = max(0, self._budget.available(now_ms, share, self._reserved + wanted) - self._reserved)
         self._reserved += n

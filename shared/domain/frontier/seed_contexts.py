@@ -19,8 +19,7 @@ MAX_SEED_LABELS: Final = 16
 MAX_LABEL_CHARS: Final = 255
 MAX_SOURCE_CHARS: Final = 512
 MAX_CONTEXT_BYTES: Final = 2_048
-"""The maximum size of a context as JSON, in bytes. The constants above limit the number of labels, and the characters
-of a label's value and of the source."""
+"""The maximum size of a context as JSON, in bytes."""
 
 LABEL_NAME: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 _name: Final = re.compile(LABEL_NAME).match
@@ -117,7 +116,7 @@ def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], li
 def context_at(contexts: Sequence[SeedContext], numbers: Sequence[int], place: int) -> SeedContext | None:
     """Return the context of the element at index `place`, from the two lists that `numbered` returned.
 
-    Return None if the element has no context, or if the lists do not have it.
+    Return None if the element has no context, or if the lists are too short to contain it.
     """
     number = numbers[place] if place < len(numbers) else 0
     return contexts[number - 1] if 0 < number <= len(contexts) else None

@@ -22,9 +22,10 @@ FOLLOWED: Final = 255
 """The greatest value of `PageHistory.followed`: all changes of the page are expected to have a sign."""
 
 SITEMAP_PART: Final = 5.0
-"""With the recrawl policy `adaptive`, a sitemap is fetched again at most once in this many fetches of its host's pages.
+"""With the recrawl policy `adaptive`, at least this many pages of a host are fetched for each fetch of a sitemap.
 
-The time that these fetches take is computed as if all pages were fetched equally often."""
+The time that these pages take is computed as if all pages were fetched equally often. If it exceeds the crawl's longest
+interval, a sitemap waits only for that interval."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -114,18 +115,20 @@ def waiting_bucket(code: int, followed: int) -> int:
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the rate of a page's changes without a sign. It determines how long the page waits for its next fetch.
+    """Return the rate of those changes of a page that have no sign, as `ChangeRate.code`.
 
-    - `code`: the rate of all changes of the page. Both rates are encoded (`ChangeRate.code`).
+    This rate determines how long the page waits for its next fetch.
+
+    - `code`: the rate of all changes of the page, as `ChangeRate.code`.
     - `followed`: the share of the page's changes that are expected to have a sign, from 0 for none to 255 for all.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket of the rate of all changes of a page: a range of rates (`recrawl.bucket_of`).
+    """Return the bucket of a page in the counts SIGNALLED and FOLLOWED_PAGES of `recrawl_pages`.
 
-    The counts SIGNALLED and FOLLOWED_PAGES of `recrawl_pages` use this bucket.
+    A bucket is a range of rates (`recrawl.bucket_of`). All changes of the page count, with and without signs.
 
     `code`: the page's rate of change, as `ChangeRate.code`.
     """

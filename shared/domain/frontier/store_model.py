@@ -281,8 +281,8 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: fetches that replace the URL's previous fetch in the counts of missing content (flag
-      COUNTED_LOSSES).
+    - `losses_again`: fetches of URLs whose previous fetch is in the crawl's counts of missing content (flag
+      COUNTED_LOSSES). The counts of the new fetch replace those of the previous one.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """
@@ -426,7 +426,7 @@ class CommandRun(Struct, frozen=True):
     - `number`: orders the commands of a partition and is never reused.
     - `sequence`: the sequence of the command's message in the reports stream.
     - `through`: the number of the newest dead letter to which the command applies.
-    - `after`: the place from which the next chunk continues. 0 for the first chunk.
+    - `after`: the place from which the next transaction of the command continues. 0 for the first one.
     """
 
     id: str

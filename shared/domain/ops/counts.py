@@ -84,8 +84,8 @@ class CrawlCounts:
     def of(self, crawl_id: CrawlId, name: str, now: float) -> Counter[Key]:
         """Return the counter of a crawl, to which the caller adds. Create it if the crawl has none.
 
-        Return the shared counter instead if `max_count` other crawls have counters. Call this again
-        after a few minutes at the latest: an idle crawl loses its counter.
+        Return the shared counter instead if `max_count` other crawls have counters. The caller must not keep the result
+        for more than a few minutes, because an idle crawl loses its counter.
         """
         counted = self._crawls.get(crawl_id)
         if counted is None:

@@ -88,14 +88,14 @@ def _opens(network: str, allowed: Sequence[str]) -> bool:
 def engine_endpoints(urls: Iterable[str], default_port: int) -> tuple[str, ...]:
     """Return the `host:port` endpoints in the URLs of servers such as NATS, etcd or PostgreSQL.
 
-    A URL may name several hosts, separated by commas. For a loopback address, `0.0.0.0:port` is returned in addition. A
-    Unix socket has no endpoint.
+    A URL may name several hosts, separated by commas. A server at a loopback address may listen on every address of its
+    machine. So for such an address the result also has `0.0.0.0:port`. A Unix socket has no endpoint.
     """
     endpoints: dict[str, None] = {}
     for url in urls:
         for host, port in _hosts(url, default_port):
             endpoints[f"{host}:{port}"] = None
-            if _LOOPBACK.fullmatch(host.strip("[]")):  # The server may listen on every address of its machine.
+            if _LOOPBACK.fullmatch(host.strip("[]")):
                 endpoints[f"0.0.0.0:{port}"] = None
     return tuple(endpoints)
 

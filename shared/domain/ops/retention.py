@@ -95,9 +95,9 @@ def week_of(now_ms: int) -> int:
 
 
 def used_until_ms(name: str) -> int | None:
-    """Return the end of the week for which `named_for` returned the producer name `name` (Unix ms).
+    """Return the time (Unix ms) after which the producer name `name` is not used: the end of the week in the name.
 
-    The name is not used later. Return None if `named_for` did not return it.
+    Return None if `name` has no week, because `named_for` did not make it.
     """
     match = _WEEKLY.search(name)
     return None if match is None else (int(match[1]) + 1) * 7 * DAY_MS

@@ -192,9 +192,9 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the decoded data of all zstd frames. After a frame, bytes without a magic number are ignored.
+    """Yield the decoded data of all zstd frames. Ignore the data after a frame if it does not begin another frame.
 
-    Raise _Broken if the data is invalid, or ends within a frame or a magic number.
+    A frame begins with a magic number. Raise _Broken if the data is invalid, or ends within a frame or a magic number.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()

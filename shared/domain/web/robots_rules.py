@@ -324,9 +324,10 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 
 
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
-    """Return `octet`, one raw octet or one escape such as `%2F`, in the form in which URLs and patterns are compared.
+    """Return one octet of a URL or pattern in the form in which both are compared.
 
-    `same`: the octets that mean the same raw and escaped. Their escapes are decoded, and others stay.
+    `octet` is a raw octet, which is escaped, or an escape such as `%2F`. `same` has the octets that mean the same raw
+    and escaped. Their escapes are decoded. Any other escape gets upper-case digits.
     """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]

@@ -41,8 +41,10 @@ MAX_URL_CHARS: Final = 16_384
 """Input with more characters is refused without parsing. A crawl's scope checks its own, lower `max_url_length`."""
 
 LOCATED_CACHE: Final = 16_384
-"""The maximum number of entries in each of the two generations of a process's cache of resolved links. An entry has
-about 350 bytes, so a full cache has about 11 MiB."""
+"""The maximum number of entries in one half of a process's cache of resolved links (`_LocatedCache`).
+
+The cache has a half for recent entries and one for older ones. An entry has about 350 bytes, so a full cache has about
+11 MiB."""
 
 HOST_CACHE: Final = 32_768
 """The maximum number of entries in each per-process cache that is keyed by host. An entry has about 250 bytes."""
