@@ -40,7 +40,7 @@ class _Process(msgspec.Struct, frozen=True, kw_only=True):
 
     - `dir`: the folder of the crawl, with `crawl.db`, `archive/` and `nats/`.
     - `nats_url`: the URL of the broker. `nats_user` and `nats_password`, or `nats_token`: the process's login there.
-    - `ack_wait_s`: the broker delivers a shard again if its worker is silent for so many seconds.
+    - `ack_wait_s`: if a worker sends no sign of life for a shard for this many seconds, the broker delivers it again.
     - `memory_bytes`: at this memory use the process takes on no new work. 0 means a share of the available memory
       (shared.adapters.local.resources).
     """
@@ -69,8 +69,9 @@ class MasterSettings(_Process, frozen=True, kw_only=True):
     - `alone`: True if every worker of an earlier run is known to be dead.
     - `retry_id`: if not empty, retry every failed URL. A second run with the same id does not retry them again.
     - `refresh_ms`: end when every page that was due at this time (Unix ms) is fetched. 0: keep fetching pages again.
-    - `unblock`: at the start, end the blocks of all hosts, and make URLs that wait for a retry due.
-    - `renewed`: the folder was emptied a moment ago. So the first request to each host also waits for the host's delay.
+    - `unblock`: at the start, end the back-off of all hosts, and make URLs that wait for a retry due.
+    - `renewed`: the previous contents of the folder have just been deleted. The first request to each host then also
+      waits for the host's delay.
     """
 
     partitions: Annotated[int, Meta(ge=1, le=4096)] = 1

@@ -94,8 +94,9 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
-    - `goal`: how many pages had been appended to the writer, from its start until the attempt began.
-    - `parts`: the open segments, each with the gzip members to write. True: the segment is complete after them.
+    - `goal`: the number of pages that the writer had accepted since its start when the attempt began.
+    - `parts`: for each open segment, the gzip members to write, and True if the segment is closed afterwards.
+    - `stored`: the number of parts that are written.
     """
 
     goal: int
@@ -279,7 +280,7 @@ class SegmentWriter:
         took_s: float,
         booked: "asyncio.Future[None]",
     ) -> None:
-        """Record the result of a commit, then complete `booked`, the future that its waiters await.
+        """Record the result of a commit, then complete `booked`, the future that the waiting calls of `sync` await.
 
         - `running`: the commit's run in a thread, which has ended.
         - `bytes_in`: how many bytes were buffered when the commit began.

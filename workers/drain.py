@@ -39,7 +39,7 @@ _ASK_S: Final = 0.5
 _PROBE: Final = "probe"
 """The key that a probe reads from the bucket of robots.txt files. The bucket has no record with this key.
 
-A worker has no permission to read anything else from the broker."""
+This bucket is the only one that a worker may read in NATS."""
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:

@@ -35,10 +35,11 @@ class KnownLinks:
         self._next_generation = 1
 
     def generation(self, crawl_id: CrawlId, revision: Revision, *, requisites: bool = False, extra: int = 0) -> int:
-        """Return the number of the group for these links of a crawl, for the calls of `contains` and `remember`.
+        """Return the number of a group of links, which `contains` and `remember` take as an argument.
 
-        A link is found only in the group in which it was stored. The number stays the same until 4,096 groups are in
-        use. Then every group gets a new number, so that all links are forgotten.
+        The group has the links of one crawl at one revision, of one sort (`requisites`, `extra`). A link is found only
+        in the group in which it was stored. The number stays the same until 4,096 groups are in use. Then every group
+        gets a new number, so that all links are forgotten.
 
         - `requisites`: True for links to requisites, False for other links.
         - `extra`: the number of extra hops that lead to the links.

@@ -44,8 +44,9 @@ Reference = tuple[str, str | None] | tuple[str, str | None, int]
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """The links of a page: those to report (`fresh`, `beyond`, `renewed`), and counts of the others.
 
-    `found`, the number of references, is len(fresh) + len(beyond) + known + sum(excluded.values()) + nofollow +
-    repeated. `known` counts the links that were reported before.
+    - `found`: the number of all links: those in `fresh`, `beyond` and `excluded`, plus `known`, `nofollow` and
+      `repeated`.
+    - `known`: the number of links that were reported before.
     """
 
     fresh: tuple[Location, ...]

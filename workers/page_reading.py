@@ -82,7 +82,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
     - `found`: the links to report, with their `depth` and `hops` (how many redirects or sitemaps lead to them).
-    - `beyond`: further links to report, which are out of scope. `extra`: the number of extra hops that lead to them.
+    - `beyond`: further links to report, which are out of scope but permitted by `scope.extra_hops`. `extra`: the number
+      of extra hops that lead to them.
     - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
     - `links`: the number of outlinks that are reported now or were reported before.
     - `archived`, `notes`: the outlinks, and the other fields, of the metadata record that the archive stores.

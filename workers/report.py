@@ -4,8 +4,9 @@ Each step ends (durable, or acknowledged by the broker) before the next begins. 
 links and items are in their streams and its record is on the disk.
 
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
-was added. The next flush begins only when this one has ended or is stalled: a step fails, or waits for an earlier
-flush. Messages of one crawl to one partition are still sent one after another, and so are the results of one visit.
+was added. The next flush begins only when this one has ended or is stalled. A flush is stalled if one of its steps
+fails, or waits for an earlier flush. Even then, messages of one crawl to one partition are sent one after another. So
+are the results of one visit.
 
 No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Results
 that do not depend on the step are still reported.

@@ -140,11 +140,13 @@ class Requests:
             self._serve()
 
     def _serve(self) -> None:
-        """Grant a slot to the longest waiting visit of the first crawl in the heap.
+        """Take the first crawl from the heap, and grant a slot to its longest waiting visit.
 
-        Grant none if `virtual` of this crawl has grown since it was put into the heap, because its place is then wrong.
+        The crawl's place in the heap may be out of date. In that case grant no slot, and only correct the place. Call
+        this again until no slot is free or the heap is empty.
         """
-        # Either way the crawl returns to the heap, at its present place, if it still has waiting visits.
+        # The place is out of date if `virtual` of the crawl has grown since the crawl was put into the heap. A crawl
+        # that still has waiting visits always returns to the heap.
         virtual, _, line = heapq.heappop(self._order)
         line.listed = False
         while line.waiting and line.waiting[0].granted.done():  # it gave up

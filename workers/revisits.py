@@ -35,8 +35,8 @@ def conditions(entry: ShardUrl) -> tuple[tuple[str, str], ...]:
 def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
     """Return the exchange marked as a revisit if its payload is that of the URL's stored page, else unmarked.
 
-    The archive stores a revisit without the payload, with a reference to the stored page. The result has a `digest` if
-    the payloads were compared by digest.
+    The archive stores a revisit without the payload, with a reference to the stored page. If this function computed the
+    digest of the payload for the comparison, the result's `digest` is set.
     """
     answer = exchange.answer
     if not entry.digest:

@@ -221,7 +221,8 @@ class RobotsCache:
 
         - Return None if `send` returns None.
         - Return Robots that allow everything if the crawl's egress rules deny `origin`, or an exclusion covers it.
-        - Return an unreachable record for an answer that is unreadable, or redirects without a usable target.
+        - Return an unreachable record if the answer is unreadable or a redirect has no usable target.
+        - Return a record that allows everything if there are more than MAX_ROBOTS_HOPS redirects.
         """
         moved = _Moved(f"{origin}/robots.txt", 0)
         for hop in range(MAX_ROBOTS_HOPS + 1):

@@ -145,10 +145,10 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply the verb of a queued effect to its crawl. Return what changed in the schedule's history.
+        """Apply the verb of a queued effect to its crawl. Return the firing if its outcome has changed.
 
-        A firing may have effects on several crawls. So the result has a line of the history only if the outcome of the
-        whole firing has changed. Return None, and write nothing, in these cases:
+        A firing may have effects on several crawls, and one outcome for all of them. If the verb was applied but that
+        outcome is the same as before, the result has no firing. Return None, and write nothing, in these cases:
 
         - The effect is no longer queued.
         - Its schedule is paused or deleted.

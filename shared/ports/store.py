@@ -80,11 +80,11 @@ class Store(Protocol):
     ) -> CrawlChanges:
         """Return what changed in crawls since the earlier call that returned `mark`.
 
-        The cost depends on the changes only.
+        The cost depends on the number of changes, not on the number of crawls. A change that commits late may be missed
+        by `mark`. So the stored versions of some crawls are also compared with the versions that the caller has.
 
         - `known` returns the version of a crawl that the caller has read, None if it has read none.
-        - `compare`: crawls whose versions are always compared with `known`. Each call also compares a few other crawls
-          that are seeding, running or paused.
+        - `compare`: crawls to compare in this call. A few others that are seeding, running or paused are added.
         """
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
@@ -114,8 +114,8 @@ class Store(Protocol):
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
         """Add `ms` to the clock of each pool in `clocks`.
 
-        `clocks` maps each pool to the value of its clock that the caller has read. A clock with another value now stays
-        unchanged. So if two leaders count the same time, only one of them adds it.
+        `clocks` maps each pool to the value of its clock that the caller has read. If the stored value differs from it,
+        the clock stays unchanged. So if two leaders count the same time, only one of them adds it.
         """
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
@@ -136,8 +136,8 @@ class Store(Protocol):
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
         """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-        The result maps kind -> bucket -> number. The kinds are those of shared.domain.frontier.recrawl_pages.COUNTED. A
-        bucket is a range of rates.
+        The result maps a kind of count (shared.domain.frontier.recrawl_pages.COUNTED) and a bucket to a number. A
+        bucket is a range of rates of change, or of rates of fetching for sitemaps.
         """
         ...
 
@@ -200,10 +200,10 @@ class Store(Protocol):
         """Return each partition's position: the last report of each kind that its owner has applied."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the holds. A hold is a stored request, for example of a backup, that owners purge no reports.
+        """Return the holds: stored requests, for example by a backup, that owners do not purge reports.
 
-        The result maps the name of each hold's creator to a number. The creator raises the number every few seconds, so
-        a number that stays the same means that it is dead. Holds committed before the call are always included.
+        The result maps the name of each hold's creator to a number. A live creator raises its number every few seconds.
+        If the number stays the same, the creator is dead. Holds committed before the call are always included.
         """
 
     async def advance_crawl(
@@ -226,7 +226,7 @@ class Store(Protocol):
         - `counted`: the version of the crawl's counters. If it is given, also return False while a change of one of the
           crawl's seed sets is not published yet.
         - `change`: the number of the crawl's last change of any kind.
-        - `operator_version`: the number of the crawl's row, which only changes by operators raise.
+        - `operator_version`: the crawl's number that grows with each change by an operator.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -264,8 +264,8 @@ class Store(Protocol):
     async def apply(self, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
         """Write an owner's `changes`, and set the position up to which it has applied reports to `position`.
 
-        `changes.give_up` names queues whose URLs are given up, a bounded number in one call. Return the queues that may
-        have more. The caller passes them to its next call.
+        `changes.give_up` names queues whose URLs are given up. A call gives up a bounded number of URLs. Return the
+        queues that may have more URLs to give up. The caller passes these queues to its next call.
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
@@ -332,8 +332,8 @@ class Store(Protocol):
         Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
         was accepted are skipped. Each of these parameters is for one kind of command:
 
-        - `sent`: the numbers of dead letters that REPLAY deletes. Publish their messages (`message_letters`) before the
-          call.
+        - `sent`: the numbers of dead letters whose messages the caller has published (`message_letters`). REPLAY
+          deletes these dead letters.
         - `upto`: REPLAY queues the URLs of dead letters with numbers up to this one.
         - `exclusions`: the exclusions in force now. EXCLUDE excludes the URLs that they cover.
         - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted.

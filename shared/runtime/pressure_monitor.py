@@ -39,11 +39,13 @@ def refusing(gauge: Gauge, refused: Callable[[], bool]) -> Gauge:
 
 
 class PressureMonitor:
-    """Reads the gauges of a member's resources, stores the results in `shortages`, and logs changes of pressure.
+    """Reads the gauges of a member's resources, and logs when the pressure of a resource starts or ends.
+
+    `shortages` is the present result for all resources.
 
     - `marks` returns the present watermarks: the fill levels at which pressure starts and ends. Memory
       has fixed watermarks instead.
-    - `on_change` is called with `shortages`, and with the resource whose pressure started or ended. It must not block
+    - `on_change(shortages, resource)` is called when the pressure of `resource` has started or ended. It must not block
       or raise.
     - `every_s`: the seconds between two checks.
     """

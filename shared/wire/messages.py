@@ -93,7 +93,7 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
     """An owner's answer: a grant to fetch the URLs that `remaining` lists by their index in the shard, from 0.
 
-    - `expires_ms`: the ms after the worker sent its question in which requests may start. Suspended time counts.
+    - `expires_ms`: how long the grant lasts after the worker sent its request. Time in machine suspend counts as well.
     - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
     - `stop`: the worker must start no further request, and return the remaining URLs.

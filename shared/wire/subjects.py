@@ -19,7 +19,7 @@ MASTER_STATUS = "status.master"
 STATUS_WANTED = "status.wanted"
 """The subject on which a master requests the statuses of all workers, when it begins to receive statuses.
 
-Each worker then publishes its status. A worker whose pulls of visits failed also tries again at once.
+Each worker then publishes its status. A worker that waits after a failed pull of visits also pulls again at once.
 """
 
 PROGRESS = "status.progress"

@@ -25,19 +25,19 @@ from workers.robots import Robots, RobotsCache
 from workers.visit_crawls import VisitCrawl
 
 MAX_ORIGINS: Final = 100
-"""The approximate maximum of origins whose cached robots.txt is read for one sitemap.
+"""The approximate maximum of origins whose robots.txt is looked up for one sitemap.
 
-A sitemap may list URLs of another origin if that origin's robots.txt names the sitemap. The file is not fetched for
-this.
+A sitemap may list URLs of another origin only if the robots.txt of that origin names the sitemap. The look-up uses
+only a cached robots.txt and fetches none.
 """
 
 LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""How far before the previous fetch of a sitemap a date (`lastmod`) in it still counts as new, in seconds.
+"""When a sitemap is fetched again, its entries with a new date (`lastmod`) are reported again.
 
-When the sitemap is fetched again, entries with a new date are reported again.
+A date is new if it is later than this many seconds before the previous fetch of the sitemap.
 """
 
 ALL_NOW: Final = 10
@@ -218,10 +218,11 @@ class _ListingReading:
 
 
 class _Signs:
-    """Checks the dates (`lastmod`) that one sitemap or feed gives for its pages, and decides if they are used.
+    """Checks the dates (`lastmod`) of the entries in one sitemap or feed, and decides if the dates are credible.
 
-    Only a crawl whose spec has `recrawl.policy: adaptive` uses them, to fetch changed pages again sooner. `since_s`
-    (Unix seconds): entries with a later date are reported again. None: the crawl does not use dates.
+    Only a crawl whose spec has `recrawl.policy: adaptive` uses dates. It fetches changed pages again sooner.
+
+    `since_s` (Unix seconds): entries with a later date are reported again. None: the crawl does not use dates.
     """
 
     def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:
@@ -234,8 +235,8 @@ class _Signs:
     def all_now(self) -> bool:
         """True if all dates must be ignored, because they seem to be the time at which the site generated the file.
 
-        The file then has at least ALL_NOW entries, and every date is at most _MADE_S (an hour) older than the fetch.
-        The value is valid after all entries were read from `checked`.
+        This is so if the file has at least ALL_NOW entries, and each has a date within _MADE_S (an hour) before the
+        fetch, or later. Read this only after all entries were read from `checked`.
         """
         return self._now == self._entries >= ALL_NOW
 

@@ -33,8 +33,8 @@ class ClosedEndpoints:
     An endpoint stays closed until the process ends. Above `MAX_ENDPOINTS`, the oldest is dropped.
 
     - For a name, every address that it ever resolved to is closed. Call `resolve` once before the first fetch.
-    - An endpoint with an unspecified address (`0.0.0.0:8081`), or with an address of this machine other than loopback,
-      closes its port on every address of the machine. So does a name that resolves to loopback.
+    - The port of a local endpoint is closed on every address of this machine. An endpoint is local if its host is
+      `0.0.0.0`, `::`, a name that resolves to loopback, or a non-loopback address of this machine.
     - A member that never registered is not closed. Name such servers with `--closed`.
     """
 

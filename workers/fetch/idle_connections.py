@@ -1,9 +1,9 @@
 """Estimates how long servers keep idle connections, from connections that were closed before the next request.
 
-A server may close an idle connection just as the next request is sent on it. This loss sets the server's estimate to
-the idle time. After that, a connection that has been idle for about as long is not reused. Each time this happens, the
-estimate rises a little. So an idle connection is eventually tried again. If it works, the estimate is removed. If it is
-lost, the estimate is set again.
+A server may close an idle connection just as the next request is sent on it. The request is then lost, and the
+estimate becomes the time for which the connection was idle. Later requests use a new connection if the old one has been
+idle for about that long. Each such request raises the estimate a little, so an idle connection is eventually tried
+again. If that request succeeds, the estimate is removed. If it is lost, the estimate is set again.
 """
 
 from collections import OrderedDict
@@ -24,8 +24,8 @@ _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
 """The shortest idle time, in seconds, that sets an estimate.
 
-Idle times are measured for each server, not for each connection. With concurrent requests, a shorter time may be that
-of another connection.
+The idle time is measured from the last use of any connection to the server. With concurrent requests, another
+connection may have been used a moment ago. A very short time is therefore not the idle time of the lost connection.
 """
 
 
