@@ -106,7 +106,7 @@ def health_after(condition: HealthState, seen: Observation, now: float, rules: H
 
 
 def _unfit(condition: HealthState, ailment: str) -> HealthState:
-    """Return the health state of a master that is unfit because of `ailment`. Keep the reason of an unfit master."""
+    """Return the health state of a master that is unfit because of `ailment`. An earlier reason is kept."""
     return condition if condition.ailment is not None else replace(condition, ailment=ailment)
 
 

@@ -32,8 +32,8 @@ _SHOWN: Final = 20
 SCANNED: Final = 5_000
 """Maximum number of stored seeds that are read for one page of uploaded seeds.
 
-Seeds of the spec are also stored, and count towards this maximum. But these pages leave them out, because earlier pages
-list them.
+Seeds of the spec are also stored, and count towards this maximum. They are not listed here, because the first pages of
+the list have them.
 """
 
 

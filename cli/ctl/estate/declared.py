@@ -28,7 +28,7 @@ from shared.domain.suggestions import did_you_mean
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 _KIND: Final = "kind"
 _BESIDE_SPEC: Final = ("labels", "desired", "start")
-"""The fields that a crawl has in a file beside its spec."""
+"""The fields of a declared crawl that are not part of its `spec`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ class _Signs(Struct, frozen=True):
 
     - `rate`: the rate of change of each page.
     - `pages`: the number of these pages, 0 if it is unknown.
-    - `signalled`: the sum of a fraction over these pages: the fraction of the page's changes that have signs.
+    - `signalled`: for each page the fraction of its changes that have signs, added up over these pages.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
