@@ -246,13 +246,13 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, str], described("Further headers of every request, by name.", {"accept-language": "en"})
     ] = {}
     connect_timeout_s: Annotated[
-        Timeout, described("Seconds until a connection must be made, else the fetch fails.", 10.0)
+        Timeout, described("Seconds for the look-up of the name, and again for the connection, else it fails.", 10.0)
     ] = 10.0
     first_byte_timeout_s: Annotated[
         Timeout, described("Seconds from the request until the answer must begin, else the fetch fails.", 20.0)
     ] = 20.0
     total_timeout_s: Annotated[
-        Timeout, described("Seconds that a fetch may take. A body that is not complete by then is truncated.", 120.0)
+        Timeout, described("Seconds that a fetch may take after the look-up. A longer body is truncated then.", 120.0)
     ] = 120.0
     max_header_bytes: Annotated[
         Annotated[int, Meta(ge=1024, le=2**24)],
