@@ -3,12 +3,10 @@
 Every master loads the crawls that it dispatches. The leader also publishes seeds, counts the active time, and ends
 crawls. It reopens finished crawls that have queued URLs again, removes rows of deleted crawls, and writes items.
 
-A pass is one call of `once`. It reads the crawls that changed since the last pass. It also compares a few other crawls
-with SQL, in case a change was missed. The function `reconcile` decides what to do, without I/O.
+A pass is one call of `once`. It reads the crawls that changed since the last pass, and compares a few others with SQL.
+The function `reconcile` decides what to do, without I/O. Each pool has a clock: how long its crawls were worked on.
 
-The frontier stays correct even if two masters lead. Seeds published twice are merged. A crawl is ended only if its row
-and counters have not changed since the check. Each pool has a clock in SQL: the time in which its crawls were worked
-on. Time is added to it once, even if two leaders count it.
+If two masters lead for a moment, seeds published twice are merged, and time is added to a pool's clock only once.
 """
 
 import asyncio
@@ -71,9 +69,9 @@ _LONGEST_S: Final = 60.0
 """Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum finished crawls that one pass of a new leader examines for queued URLs, until all were examined once."""
+"""Maximum finished crawls that one call of `_reopen` examines for queued URLs, until all were examined once."""
 _EXAMINED_AGAIN: Final = 10
-"""Maximum finished crawls that each later pass examines, in addition to crawls whose counters changed."""
+"""Maximum finished crawls that a call of `_reopen` examines for queued URLs, once a new leader has examined all."""
 
 
 def _none() -> None:
@@ -81,7 +79,7 @@ def _none() -> None:
 
 
 class CrawlController:
-    """Runs all crawls. Every master loads them for dispatch. The leader also publishes seeds and ends crawls.
+    """Runs all crawls: `run` on every master, and also `lead` on the leader.
 
     - `crawls`: the crawls that this master dispatches. `fleet`: the owners of this master's partitions.
     - `retaining` deletes rows past their retention. If it is None, no such rows are deleted.
@@ -160,7 +158,7 @@ class CrawlController:
                     await self._poked.wait()
 
     async def once(self) -> None:
-        """Run one pass: read which crawls changed, and decide on them. Load, unload, start or stop them here."""
+        """Run one pass: read which crawls changed, decide what these crawls need, and do this master's part."""
         async with self._turn:
             known = self._known
             counted: set[CrawlId] = set()
@@ -182,7 +180,7 @@ class CrawlController:
                 self._passed.set()
 
     async def _settle(self) -> bool:
-        """Decide on the pending crawls, and apply or store the actions. Return True if a decision loaded a crawl."""
+        """Decide what the pending crawls need, and do this master's part. Return True if a crawl had to be loaded."""
         pending = self._known.pending()
         loaded = self._sync.loaded(pending)
         actions = reconcile(pending, self._view(loaded), self._known.clocks)
@@ -201,7 +199,7 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Store the leader's actions for the crawls in `pending`. Return the actions of this master itself."""
+        """Note the actions of the leader, which other tasks carry out. Return the actions that every master has."""
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -225,9 +223,10 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Store which specs are published to workers, and mark all crawls to be decided on again.
+        """Set `self.specs` to a new record of the specs that are published to workers, and return it.
 
-        `published`: by crawl, the state of its published spec; None if it cannot be read. Return the new `self.specs`.
+        `published`: by crawl, the state of its published spec; None if it cannot be read. The next pass decides anew
+        what each crawl needs.
         """
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
@@ -294,9 +293,9 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Call `count_time` every `_ACTIVE_TIME_S` seconds until cancelled, in a task that passes do not delay.
+        """Call `count_time` every `_ACTIVE_TIME_S` seconds until cancelled.
 
-        `acting` returns True while this master may act as leader. Time in which it may not act is not counted.
+        `acting` returns True while this master may act as leader. Time in which `acting` returns False is not counted.
         """
         self._counted_at = self._clock.elapsed()
         while True:

@@ -147,12 +147,13 @@ class FinishedCheck:
     async def once(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], applied: Applied
     ) -> Mapping[CrawlId, Finished]:
-        """Return the crawls in `ended` that are proven to be finished, with reason and version of the counters.
+        """Return the crawls that are proven to be finished, each with the reason and the version of its counters.
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check, each with a function. If URLs are queued, the function gets the counters.
-          It returns the reason to end the crawl nevertheless ("refreshed" or a budget's name), or None.
+        - `ended`: the crawls to check, each with a function. The function is called only if URLs are queued, with the
+          crawl's counters. It returns why the crawl ends with URLs in the queue: "refreshed" or a budget's name.
+          It returns None if the crawl goes on.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -175,9 +176,12 @@ class FinishedCheck:
         return {active[0]: found[active] for active in proven}
 
     async def _over(self, applied: Applied) -> list[_Round]:
-        """Return the rounds whose reports are all applied.
+        """Return the checks in progress (`_Round`) whose awaited reports are all applied.
 
-        Drop the rounds whose stream was replaced, or ends before the reports that they wait for.
+        Forget each check whose awaited reports can no longer be in the stream of reports, because:
+
+        - the stream was replaced by a new one, or
+        - the last message of the stream has a lower sequence than an awaited report.
         """
         state = await self._broker.reports_state()
         self._rounds = [each for each in self._rounds if each.stands(state)]
@@ -198,12 +202,13 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls in `ended` with nothing left to do, each with the reason and the version of its counters.
+        """Return the crawls that have nothing left to do, with the reason and the version of their counters.
 
-        - `ended`: the crawls to check, as for `once`.
-        - `proving`: crawls whose reports are all applied. Of these, leave out each crawl with a command in progress.
+        Also add these crawls to `self.resting`.
 
-        Add all crawls in `ended` with nothing left to do to `self.resting`, including those left out.
+        - `ended`: the crawls to check, each with the function that `once` describes.
+        - `proving`: crawls whose reports are all applied. If a crawl in `proving` has a command in progress, it is
+          added to `self.resting`, but not returned.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

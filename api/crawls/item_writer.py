@@ -81,7 +81,10 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl's items were read from the stream, and stored or dropped (see `complete`)."""
+        """Return True if no item of the crawl is left to be written: each was stored, or dropped for good.
+
+        The first call notes where the stream of items ends. Items that are published later do not count.
+        """
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -141,7 +144,10 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _skip_dropped(self) -> None:
-        """Move the position to the end of the stream if it is empty. Report the messages that were dropped unread."""
+        """Report messages that the stream dropped before they were read, and go on behind these messages.
+
+        Do nothing unless the stream is empty.
+        """
         # If the stream has messages, the next one that is read shows the gap.
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:

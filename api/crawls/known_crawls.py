@@ -20,7 +20,9 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""After `crawls / COMPARED` reads of changes, plus this number of reads, every crawl was compared with SQL."""
+"""Margin in `is_current`: number of reads beyond `crawls / COMPARED` until every crawl was surely compared with SQL.
+
+More reads are needed because the last read that completes a round over all crawls may compare fewer than `COMPARED`."""
 
 
 class KnownCrawls:
@@ -125,10 +127,10 @@ class KnownCrawls:
         return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
 
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
-        """Keep only the crawls in `crawl_ids` pending.
+        """Mark the pending crawls as decided, except the crawls in `crawl_ids`, which stay pending.
 
-        `take` makes other crawls pending again. `loaded`: the crawls that this master dispatches. Their time limits
-        (`max_ms`) are stored, so that a crawl becomes pending once its limit is reached.
+        `loaded`: the crawls that this master dispatches. If a decided crawl in `loaded` has a time limit (`max_ms`),
+        the limit is noted. The crawl becomes pending again when the limit is reached.
         """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)

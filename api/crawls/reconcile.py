@@ -33,7 +33,12 @@ class LoadedCrawl:
 
 @dataclass(frozen=True, slots=True)
 class SpecState:
-    """The state of a crawl's published spec. `gone`: the crawl is deleted. `paused`: workers start no request of it."""
+    """What the published spec of a crawl says.
+
+    - `revision`: the revision of the spec.
+    - `gone`: True if the crawl is deleted.
+    - `paused`: True if workers must start no request of the crawl.
+    """
 
     revision: Revision
     gone: bool
@@ -44,9 +49,9 @@ class SpecState:
 class LeaderView:
     """What the leader has published and begun.
 
-    - `published`: the state of the published spec of each crawl, None for a record that cannot be read. The whole
-      mapping is None until the records were read.
-    - `ending`: crawls that have ended, whose published spec is deleted after some time.
+    - `published`: for each crawl with a published spec, what the workers were last sent (`SpecState`). A value is None
+      if the published spec cannot be read. The field itself is None until the leader has read the published specs.
+    - `ending`: crawls that have ended or were deleted, and whose published spec is scheduled to be deleted.
     - `seeding`: the crawls whose seeds are being published now. Each entry also has the crawl's revision and the number
       of its last change by an operator.
     """
@@ -105,7 +110,10 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: begin to count a crawl's active time. It is measured by the active time of its pool."""
+    """Action of the leader: begin to count a crawl's active time by the clock of `pool`.
+
+    The pool's clock advances while crawls of the pool are worked on. The crawl's active time then grows with the clock.
+    """
 
     crawl_id: CrawlId
     pool: str
@@ -145,7 +153,8 @@ Action = LocalAction | PublishSeeds | StartTime | SpecAction
 class PublishedSpecs:
     """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
 
-    `ending`: for each ended crawl whose published spec will be deleted, when that was scheduled (`Clock.elapsed`).
+    `ending`: crawls that have ended or were deleted, and whose published spec will be deleted. The value is the time
+    at which the deletion was scheduled (`Clock.elapsed`). The deletion itself comes some time later.
     """
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
@@ -173,7 +182,7 @@ def reconcile(
 def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
     """Return True if the crawl has used up its `budget.max_seconds`, given as `max_ms` (None: no limit).
 
-    `now`: the active time of each pool that was counted so far, in ms.
+    `now`: the present value of each pool's clock, in ms. The crawl's used time is computed from the clock of its pool.
     """
     return max_ms is not None and active_ms(row, now) >= max_ms
 

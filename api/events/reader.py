@@ -68,7 +68,10 @@ class EventCursor:
 
     @property
     def is_past_kept(self) -> bool:
-        """True once all events that were stored at `open` were returned. Always False with `after=None`."""
+        """True once `next` has returned all events that were already stored when `open` was called.
+
+        Always False for a cursor that reads only new events (created with `after=None`).
+        """
         return self._kept_to is not None and self._position >= self._kept_to
 
     async def open(self) -> EventGap | None:
@@ -116,10 +119,10 @@ class EventCursor:
         self._doubtful = True
 
     def caught_up(self, state: EventsState) -> None:
-        """Move the position to the last sequence in `state`. It skips only events that are not for this cursor.
+        """Move the position to the last sequence in `state`, past events of other subjects.
 
-        Call it only if `next` returned no event since `state` was read. It does nothing if the stream may have been
-        replaced.
+        Call this only if `next` has returned no event since `state` was read. Otherwise, events of this cursor's
+        subjects may be skipped. Do nothing if the stream may have been replaced.
         """
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)

@@ -92,11 +92,14 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Update how many shards of the lease's pool are out, and how many of these no worker has begun.
+        """Count a change of the lease `held`: how many shards its pool has out, and how many of them are unbegun.
 
-        - `out`: 1 when the lease `held` was added, -1 when it is over, 0 just before it gets a grant.
+        A shard is unbegun until its lease gets its first grant.
+
+        - `out`: 1 if the lease was added, -1 if the lease is over. 0 if the lease is about to get a grant.
         - `now`: `Clock.elapsed`.
         """
+        # With 0, `held.grant` is not set yet: it is None if this is the first grant, which begins the shard.
         row, unbegun = held.row, held.grant is None
         if out > 0:
             held.charged_s = self.shares.add(row.pool, row.crawl_id, 1)
@@ -131,8 +134,10 @@ class BudgetReservation:
     """A crawl's page and byte budget, which all partitions of this master share.
 
     Dispatch reserves one page for each leased URL. The URL's outcome releases the reservation, and counts the page if
-    it is new. What other masters spend is known only as of the last `restore`. This check only avoids useless queries:
-    the dispatching transaction enforces the budget in SQL (`Store.dispatch`).
+    it is new. What other masters spend is known only as of the last `restore`.
+
+    The budget is enforced in SQL, by the transaction that leases URLs (`Store.dispatch`). Dispatch consults this object
+    before that transaction, so that SQL is not asked for URLs of a crawl without budget.
     """
 
     def __init__(self, max_pages: int | None, max_bytes: int | None, spent: Mapping[Partition, Spent]) -> None:
@@ -181,11 +186,11 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return which part of the crawl's daily requests for stored pages this partition may use.
+        """Return this partition's share of the crawl's daily requests for stored pages.
 
-        The part is a range within 0..2^64, which stands for all these requests. Its length is in proportion to the
-        stored pages of the partition. Example: the first of two partitions has 3/4 of the pages. Its range is the
-        first 3/4, and the range of the second partition is the rest.
+        Each request has a number below 2^64 (see `Share`). The share is a range of these numbers, so that the shares of
+        two partitions never have a request in common. The length of the range is in proportion to the partition's
+        stored pages. Example: partition 0 has 3/4 of all pages. Its range is the first 3/4 of the numbers.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

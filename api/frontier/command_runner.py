@@ -111,9 +111,12 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if no worker may request a URL that the exclusion of this EXCLUDE covers.
+        """Return True if this EXCLUDE may run: no worker may still request a URL that the exclusion covers.
 
-        That is so if this owner knows the exclusion, and no live grant has a URL that may not be requested.
+        Return False in two cases:
+
+        - This owner has not read the exclusion yet.
+        - A worker has a live grant for a shard with a URL that an exclusion or the crawl's scope forbids.
         """
         # An owner that knows the exclusion gives no new grant for such URLs.
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
@@ -162,13 +165,14 @@ class CommandRunner:
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
     async def _visits_in_scope(self, run: CommandRun) -> bool:
-        """Return True if a REDISCOVER may read its next pages.
+        """Return True if the next chunk of a REDISCOVER may run, or if the crawl is deleted.
 
-        - This owner must apply the wider scope.
-        - No lease of an earlier revision may be left. This method ends such leases that no worker has begun.
-        - This master must be able to read the archive, or the next chunk must read no page.
+        Return False in these cases:
 
-        Return True if the crawl is deleted, and False if SQL cannot be read now.
+        - This owner does not use the wider scope yet.
+        - A lease of an earlier spec revision is left. If no worker has begun any of these leases, end them.
+        - The next chunk must read pages, and this master cannot read the archive.
+        - SQL cannot be read now.
         """
         # Links of pages that are stored from then on are judged by the wider scope, so those pages need not be read.
         own = self._own

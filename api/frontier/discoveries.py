@@ -149,7 +149,8 @@ def judged(
 ) -> DiscoveryTransaction:
     """Return the batch with the links of some messages judged by the present scope of their crawl.
 
-    - `crawls`: the messages to judge, as `links_to_judge` returns them.
+    - `crawls`: which messages to judge, from `links_to_judge`. A key is the index of a message in the batch. The value
+      is the crawl of that message.
     - `names`: by host id, the names of the hosts of the pages that have the links. If a name is missing, a link is
       judged as if its page was on the same host as the link.
     """

@@ -69,8 +69,8 @@ class DispatchPlan(Struct):
     """What one pass of dispatch decides for the queues that it took out of their lines.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.
-    - `unprepared`: queues for which SQL must first move or exclude URLs (`_Preparation`).
-    - `taken`: True if the pass took any queue out of a line, so another pass may find more to do at once.
+    - `unprepared`: queues in which SQL must first mark due retries as queued, or exclude URLs (`_Preparation`).
+    - `taken`: True if the pass took a queue out of a line. Then the next pass begins without a pause.
     """
 
     requests: list[_Request] = field(default_factory=list)
@@ -245,8 +245,11 @@ class Dispatch:
         return plan.taken
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
-        """Move or exclude URLs of the plan's `unprepared` queues in SQL. Add what can then be leased to the plan."""
-        # The caller runs this inside `PartitionWriter.writing`.
+        """Change the plan's `unprepared` queues in SQL. If URLs can then be leased, add a lease request to the plan.
+
+        - If retries or other waiting URLs are due: mark these URLs as queued.
+        - If the host's page budget is spent, or an exclusion covers the host: exclude URLs of the queue.
+        """
         for host, queue in plan.unprepared:
             step = self._decide(host, queue, now)  # again: the crawl may have changed during another preparation
             if step is _Preparation.PROMOTE:
@@ -366,10 +369,13 @@ class Dispatch:
             self._hosts.reschedule(host, queue)
 
     async def publish(self, held: TrackedLease) -> bool:
-        """Publish the shard of a lease, unless the lease has ended.
+        """Publish the shard of a lease. Return False if the broker still has this or an earlier shard in the same slot.
 
-        Return False if the broker still has this or an earlier shard in the host's slot, otherwise True. If the broker
-        is unavailable, the sweep publishes the shard later. If the shard is too large, the sweep splits the lease.
+        Otherwise return True, even if nothing was published:
+
+        - If the lease has ended, there is nothing to publish.
+        - If the broker is unavailable, the sweep publishes the shard later.
+        - If the shard is too large, the sweep splits the lease.
         """
         row = held.row
         if held not in self._leases:
@@ -415,10 +421,8 @@ class Dispatch:
         return queued
 
     async def _publish_refused(self) -> None:
-        """Publish again the shards that the broker refused, if their wait is over.
-
-        An earlier shard was in the same slot. Its worker has reported and will acknowledge it soon.
-        """
+        """Publish again the shards that the broker refused, if their wait is over."""
+        # An earlier shard was in the same slot. Its worker has reported, and will acknowledge it soon.
         now = self._clock.elapsed()
         for lease_id in list(self._refused):
             # The sweep may publish others while this loop awaits.

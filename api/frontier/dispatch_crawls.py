@@ -118,9 +118,11 @@ class DispatchCrawl:
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return the recrawl rules that apply to an outcome of this URL, or None if the URL is fetched only once.
+        """Return the recrawl rules that apply to an outcome of this URL.
 
-        For a URL that was leased as a stored page, always return rules.
+        - If the crawl fetches pages again: the rules of its spec.
+        - If not, but the URL was leased as a stored page: the rules of its spec, although the policy is `never`.
+        - Otherwise: None.
         """
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
@@ -245,10 +247,10 @@ def spec_of(row: CrawlRow) -> CrawlSpec | None:
 
 
 def _looked_up(row: CrawlRow) -> DispatchCrawl:
-    """Return a crawl made from its SQL row, with which reports are applied. It must not be dispatched.
+    """Make a crawl from its SQL row, so that an owner can apply reports of a crawl that is not loaded.
 
-    Its budget is not read, and counts as unlimited. If this version cannot read the crawl's spec, the crawl gets a
-    default spec, and `refused` names the cause.
+    The crawl must not be dispatched: its budget is not read, and counts as unlimited. If this version cannot read the
+    crawl's spec, the crawl gets a default spec, and `refused` names the cause.
     """
     read = spec_of(row)
     spec = read or CrawlSpec(seeds=(Seed(url=""),))

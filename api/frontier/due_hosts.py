@@ -65,7 +65,8 @@ class DueHosts:
     def begin(self, now: float) -> None:
         """Begin a pass of dispatch at `now` (`Clock.elapsed`).
 
-        From now on, capacity may be allotted again to a line whose unused allotment was taken back.
+        If a line does not use an allotment within about a second, `PoolShares` takes the allotment back. That line then
+        gets no capacity until this method is called.
         """
         self._passing, self._now = True, now
         for line in self._overdue:
@@ -93,7 +94,7 @@ class DueHosts:
     def use(self) -> None:
         """Use up one allotment for the host that was popped last.
 
-        The host's shard is not leased yet. So the pool counts it as promised until `settle`.
+        The host's shard is not leased yet. So the pool counts the used allotment as a shard until `settle`.
         """
         line = self._allotted[0]
         self._shares.use(line, self._now)
@@ -101,7 +102,10 @@ class DueHosts:
         self._changed(line)
 
     def settle(self) -> None:
-        """End a pass of dispatch. The used allotments stop counting as promised: their shards count as leases now."""
+        """End a pass of dispatch: stop counting the allotments that the pass used (see `use`).
+
+        The shards that were leased for these allotments are counted as leases now.
+        """
         for line in self._used:
             self._shares.settle(line)
         self._used.clear()

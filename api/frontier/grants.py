@@ -63,12 +63,15 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
     """Return the waits that a lease's host requires at `now` (`Clock.elapsed`), and whether the visit must stop.
 
     - `crawl`: the crawl of the lease, None if it is unknown.
-    - `host`: the host of the lease, None if it is not in memory. Then the delay is the only wait.
+    - `host`: the host of the lease, None if it is not in memory.
 
-    If `crawl` or `host` is None, the delay is the one that applied when the shard was leased. The visit must stop if
-    the host had no delay when the shard was leased, and has one now.
+    If `crawl` and `host` are given: `delay_s` is the delay at the time of the lease or the present delay, whichever is
+    longer. If the lease was made without a delay and a delay applies now, the visit must stop. The reason: without a
+    delay, several visits may request the host at the same time.
+
+    If `crawl` or `host` is None: `delay_s` is the delay at the time of the lease, and the visit need not stop. If
+    `host` is None, `rest_s` and `blocked_s` are 0.
     """
-    # Several shards of a host without a delay may be out at the same time.
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
     stop = leased_s == 0 and delay_s > 0
@@ -84,8 +87,9 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the grant that was the lease's newest when the question arrived. The owner has applied
-      all outcomes of this grant. None if there was no grant, or if the question needs no new grant.
+    - `caught_up`: the number of the lease's newest grant when the question arrived. The owner has already applied all
+      outcomes that were published under this grant until then. None in two cases: the lease had no grant, or the
+      question leads to no new grant (for example, the visit has the live grant already).
     """
 
     lease_id: LeaseId
@@ -194,10 +198,16 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Count the lease's expired grant as a failure, unless the worker may have got it too late (`late`).
+        """Record that the lease's newest grant has expired. Do this before the lease gets a further grant.
 
-        Return the answer that refuses a further grant, or None if a further grant may be given. Call it inside
-        `PartitionWriter.writing`. The host's delay counts from the end of the expired grant.
+        The expiry counts as a failure, unless the worker may have stopped waiting before it got the grant
+        (`LeaseGrant.late`). The host's delay counts from the end of the expired grant.
+
+        Call it inside `PartitionWriter.writing`. Return the answer for the worker that asks for a further grant:
+
+        - None: a further grant may be given.
+        - `Gone`: the lease is now ended, because it failed too often or has no URLs left.
+        - `Wait`: the database is full, so the expiry was not recorded.
         """
         grant, row = held.grant, held.row
         if grant is None or grant.counted:  # by an earlier try, which could not write the further grant

@@ -5,17 +5,19 @@ time of a host's last fetch. So a host is removed from memory only after its del
 every host was fetched at the moment when it claimed the partition. If the partition never had a host, no delay applies
 at first.
 
-The crawls of a host take turns (`host_shares`). Once the crawl whose turn it is may lease a shard, the host enters the
-line of that crawl (`lines`). There the host waits for capacity of the crawl's pool. After `PASS_S` seconds the host
-also enters the line of the next crawl, or at once if the first crawl may not dispatch. So a crawl that waits for
-capacity does not block a host.
+A host has one queue for each crawl. These queues take turns (`host_shares`). Each crawl has a line of hosts that wait
+for capacity of the crawl's pool (`lines`). When it is a queue's turn and the host is due, the host enters the line of
+the queue's crawl. The host also enters the line of the next crawl:
+
+- at once, if the first crawl may not dispatch,
+- otherwise after `PASS_S` seconds, so that a crawl that waits for capacity does not block the host.
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- Each crawl limits how many shards of a host may be out. A shard is leased only if the limit of its crawl holds, and
-  the limits of all crawls that have a shard of the host out.
-- A queue with URLs either takes turns with the other queues of its host, or its host waits in the crawl's line. A
-  queue is never in both states.
+- Each crawl limits how many shards of a host may be out. The lowest limit applies, among the crawl of a new shard and
+  the crawls that have a shard of the host out.
+- A queue with URLs is in one of two states: it waits for its turn at the host, or its host is in the crawl's line. So a
+  host may be in the lines of several crawls, once for each queue.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
 - `_idle` contains every host that has only empty queues. It may contain other hosts.
 - While `max_hosts` hosts are loaded, only hosts with a lease are added. If a queue's host was not added, the queue's

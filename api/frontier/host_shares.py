@@ -17,7 +17,9 @@ from shared.domain.ids import CrawlId
 NEVER: Final = float("inf")
 
 CREDIT_S: Final = 60.0
-"""Maximum host time (s) that a queue may catch up later, if another crawl uses the host at the queue's turn."""
+"""How much host time (s) a queue that missed its turn may catch up later, at most.
+
+A queue misses its turn if its crawl waits for workers, and another crawl uses the host meanwhile."""
 
 _SPARE: Final = 8
 
@@ -32,13 +34,13 @@ class CrawlQueue(Struct):
     - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
     - `virtual`: its virtual time on the host.
     - `in_line`: True if the host is in the crawl's line of due hosts.
-    - `idle`: True if the queue was empty when its place among the host's queues was last decided.
+    - `idle`: True while the queue has no URLs. When it gets URLs, `virtual` is raised to the host's virtual time.
     - `place`, `key`: the number and sort key of its entry in the host's `HostShares`. `place` is 0 if it has no entry.
     - `without_requisites`: True if it certainly contains no requisite.
-    - `stored_only`: the host's page budget is spent. The queue has only URLs that do not use that budget.
+    - `stored_only`: True if the host's page budget is spent, and only stored pages or requisites are left in the queue.
     - `signals`: how often the dates that the host's sitemaps give for pages were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
-    - `credit`: the fraction that `revisits_of` cut off when it rounded its last result down. The next call adds it.
+    - `credit`: the rest from rounding in `revisits_of`, such as 0.5 if 2.5 URLs became 2. Its next call adds the rest.
     """
 
     crawl_id: CrawlId
@@ -89,8 +91,9 @@ class CrawlQueue(Struct):
 class HostShares:
     """The order in which the queues of one host get their turns.
 
-    Queues with URLs to fetch are ordered by virtual time. The other queues are ordered by the time from which they
-    have URLs to fetch.
+    - Queues that can be fetched from now are ordered by virtual time.
+    - Queues that can be fetched from only later are ordered by that time. An example is a queue of future retries.
+    - A queue without URLs, or whose host is already in the line of the queue's crawl (`in_line`), gets no turn.
     """
 
     # A queue that moves gets a new entry. Its old entry is removed when it comes first, or when there are more than
@@ -106,9 +109,10 @@ class HostShares:
         return len(self._ready) + len(self._later)
 
     def put(self, queue: CrawlQueue) -> None:
-        """Put a queue at its place in the order, by its current counters and times.
+        """Update a queue's place in the order, after its counters or times changed.
 
-        Remove it from the order if it has no URLs, or if it is in a line of due hosts.
+        - If the queue has no URLs, or if `in_line` is True: remove the queue from the order.
+        - Otherwise: put the queue at its place.
         """
         if queue.empty or queue.in_line:
             queue.place = 0
