@@ -62,7 +62,8 @@ class ReservedSlot(Struct):
 class Host(Struct):
     """A host in memory, with its queues and slots. Times are `Clock.elapsed` seconds.
 
-    - `rested_from`: when the host's present delay began. `last_delay_s`: the delay lasts at least this many seconds.
+    - `rested_from`: when the last delay of the host began. The host gets a delay after each of its shards.
+    - `last_delay_s`: the length of that delay in seconds. A crawl with a longer delay must wait longer.
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
@@ -93,7 +94,11 @@ class Host(Struct):
     def due(self, queue: CrawlQueue) -> float:
         """Return the time (`Clock.elapsed`) at which the queue's next shard may be leased.
 
-        From then on the queue has URLs, the host is not blocked, and its delay ends within `LEAD_S` seconds.
+        At that time all of these are true:
+
+        - The queue has a URL to fetch.
+        - The host is not blocked.
+        - The host's delay is over, or ends within `LEAD_S` seconds.
         """
         soon = self.rested_at(queue) - LEAD_S
         if soon > 0:  # It is minus infinity in a partition that never had a host.

@@ -198,7 +198,10 @@ class Ingest:
             return result
 
     async def _judged(self, batch: DiscoveryTransaction) -> DiscoveryTransaction:
-        """Judge seeds, and links that workers judged by an earlier spec, by the present scope. Return the new batch."""
+        """Check some links of the batch against the present scope of their crawl. Return the batch with the results.
+
+        The checked links are the seeds, and the links that a worker checked under an earlier revision of the spec.
+        """
         crawls = links_to_judge(batch, self._own.crawls)
         if not crawls:
             return batch

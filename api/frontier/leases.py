@@ -109,27 +109,30 @@ class TrackedLease(Struct):
 
 
 class NoSuchLease(Struct, frozen=True):
-    """Decision on `begin`: the lease does not exist. The worker acknowledges and drops the message."""
+    """Decision of `Leases.begin`: the lease does not exist. The worker acknowledges and drops the message."""
 
 
 class HeldByAnother(Struct, frozen=True):
-    """Decision on `begin`: another worker or delivery has a live grant. The worker asks again after `seconds`."""
+    """Decision of `Leases.begin`: another visit or delivery has a live grant. The worker asks again in `seconds`."""
 
     seconds: float
 
 
 class OldDelivery(Struct, frozen=True):
-    """Decision on `begin`: a later delivery of the shard's message has a live grant, so this delivery is superseded."""
+    """Decision of `Leases.begin`: the worker has an outdated delivery of the shard's message, so it gets no grant.
+
+    The broker delivered the message again later, and the later delivery has the live grant.
+    """
 
 
 class SameHolder(Struct, frozen=True):
-    """Decision on `begin`: the worker has the live grant already. It gets the same grant, extended."""
+    """Decision of `Leases.begin`: the worker has the live grant already. It gets the same grant, extended."""
 
     held: TrackedLease
 
 
 class MayGrant(Struct, frozen=True):
-    """Decision on `begin`: the lease has no live grant, so a new one may be given.
+    """Decision of `Leases.begin`: the lease has no live grant, so a new one may be given.
 
     `expired`: it had a grant that expired. Outcomes must be applied and the expiry counted before the new grant.
     """
@@ -219,9 +222,10 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Return the lease if `holder` has its live grant `number`, else None. The grant is not extended yet.
+        """Return the lease if `holder` may extend its grant `number`, else None.
 
-        If an earlier owner gave the grant, the first `holder` that asks becomes its holder.
+        A holder may extend the lease's newest grant until the grant expires. The caller then calls `extended`, which
+        sets the new end. If an earlier owner gave the grant, the first `holder` that asks becomes the grant's holder.
         """
         held = self._held.get(lease_id)
         if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:

@@ -50,10 +50,10 @@ class OrphanedShards:
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
     def wait_s(self) -> float:
-        """Return how many seconds a partition with nothing else to repair may wait before its next search.
+        """Return for how many seconds from now the sweep may pause, if only orphaned shards could need repair.
 
-        If the last search found no shard without a lease, that is `_RESTS` times the usual interval. Otherwise it is
-        the time until the next search is due.
+        - If the last search found no shard without a lease: several search intervals (`orphans_interval_s`).
+        - Otherwise: the seconds until the next search is due.
         """
         if self._searched and not self._suspects:
             return self._own.settings.orphans_interval_s * _RESTS
@@ -100,7 +100,10 @@ class OrphanedShards:
         return len(gone)
 
     async def _dead_letter(self, gone: Iterable[tuple[QueuedVisit, StoredVisit]]) -> None:
-        """Store a dead letter for each of these shards that cannot be read. Call it before the shards are dropped."""
+        """Store dead letters for the unreadable shards in `gone`. Readable shards get none.
+
+        `gone`: the shards that the caller drops after this call.
+        """
         letters = [letter for place, shard in gone if (letter := self._letter(place, shard)) is not None]
         if not letters:
             return

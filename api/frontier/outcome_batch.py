@@ -60,10 +60,9 @@ from shared.wire.messages import HostNote, Outcome, ShardUnreadable, UrlOutcome
 class OutcomeBatch:
     """Decides what a batch of outcomes changes, and collects that in `changes`, for one transaction.
 
-    `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms. `rng01` returns a random number in 0..1.
-
-    The caller first looks up those crawls of the batch that are not loaded (`PartitionWriter.look_up`). A crawl that is
-    still missing counts as deleted. `discarded` counts the fetches that change nothing, by reason: `late` or `deleted`.
+    `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms. `rng01` returns a random number in 0..1. `discarded` counts
+    the fetches that change nothing, by reason: `late` or `deleted`. The caller first looks up those crawls of the batch
+    that are not loaded (`PartitionWriter.look_up`). A crawl that is still missing counts as deleted.
     """
 
     leases: Leases
@@ -124,11 +123,9 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read. Count a failure of the shard's lease.
+        """Add a dead letter for a shard that a worker could not read. If its lease has no live grant, count a failure.
 
-        The failure counts like an expired grant. Count nothing if there is no lease, or if it has a live grant.
-
-        After too many failures a lease ends. If it never had a grant, this method ends it, otherwise the sweep.
+        Too many failures end the lease: at once if the lease never had a grant, otherwise in a later sweep.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))
@@ -141,7 +138,10 @@ class OutcomeBatch:
             self.record_expiry(held, strikes)
 
     def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
-        """Record that the lease has now failed `strikes` times. Return False if that ended the lease, else True."""
+        """Set the lease's number of failures to `strikes`. Return True if the lease goes on after that.
+
+        If `strikes` is too high, end the lease and return False. An expired grant is a failure, as is a failed visit.
+        """
         left = self._left_of(held)
         if left and not self.settings.retries_exhausted(len(left), strikes):
             self.changes.expired[held.row.lease_id] = strikes

@@ -66,10 +66,10 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return why the URL's last fetch is not listed as a page. Return None if it is listed.
+    """Return why the URL's last fetch is not listed as a page, or None if it is listed.
 
-    - `page`: the fetch stored a page. The page is not listed if its robots directives forbid indexing.
-    - `requisite`: the URL was leased as a requisite.
+    - `page`: the fetch stored a page. Such a page is listed unless its robots directives or its type forbid it.
+    - `requisite`: the URL was leased as a requisite. If the fetch stored one, the reason is `requisite`.
     """
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
@@ -148,10 +148,14 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count in `changes` the losses of a fetch: excluded links, or a missing part of the page. Return the URL's flags.
+    """Count what a fetch lost: excluded links, a missing part of the page, or a page that may not be indexed.
 
-    The flag COUNTED_LOSSES shows that losses of the URL are counted. If `flags` have it, the losses of this fetch
-    replace those of the earlier fetch. Also count the first fetch of a sitemap or feed (`source_read`).
+    Add the counts to `changes`. Return the URL's flags, with COUNTED_LOSSES if losses of the URL are counted.
+
+    - If `flags` lack COUNTED_LOSSES: the losses of this fetch are added to the counts.
+    - If `flags` have COUNTED_LOSSES: the losses of this fetch replace those of the URL's earlier fetch.
+
+    If this is the first fetch of a sitemap or feed, also count how the file could be read (`source_read`).
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -271,7 +275,7 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 
 class RepeatedFetch(Struct):
-    """A fetch of a stored page, a new page or a sitemap, in a crawl that fetches its pages again.
+    """A fetch of a page or sitemap, in a crawl that fetches pages repeatedly. It may be the first fetch of its URL.
 
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
@@ -303,10 +307,11 @@ class RepeatedFetch(Struct):
         return self._stored_page(changes, queue)
 
     def _stored_page(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
-        """Decide on a page, and return its new state.
+        """Return the new state of a page after this fetch. Add to `changes` what else the fetch changes:
 
-        Add to `changes` the rows of the fetch, its losses (`count_losses`), and the page's entry in the log of changes.
-        Also add how often the signs of change of its host were right: the dates that sitemaps and feeds give for pages.
+        - the rows of the fetch, and an entry in the crawl's log of new, changed and gone pages
+        - what a new or changed page lost, such as excluded links (`count_losses`)
+        - how often the dates that the host's sitemaps and feeds give for pages were right
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
@@ -350,9 +355,10 @@ class RepeatedFetch(Struct):
         return verdict
 
     def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
-        """Decide on a sitemap or feed, and return its new state.
+        """Return the new state of a sitemap or feed after this fetch. Add to `changes` what else the fetch changes:
 
-        Add to `changes` its row, its losses (`count_losses`), and when a sitemap of the host was last read.
+        - the row of the fetch, and the counts of the links in the file that are excluded (`count_losses`)
+        - the time at which a sitemap of the host was last read
         """
         (crawl_id, host_id, _), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, b"", False, reason_of(result))
@@ -396,10 +402,11 @@ class RepeatedFetch(Struct):
         return signals_of(queue.signals if stored is None and queue is not None else stored)
 
     def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
-        """Return how often the host's signs of change were right, with this fetch counted.
+        """Count this fetch in `signals`, and return the new value.
 
-        `signals`: the result without this fetch. If it changes, add the new result to `changes`. Return `signals` if
-        the fetch cannot be compared with a stored page.
+        - `signals`: how often the sitemaps and feeds of the host gave a right date for a page, without this fetch.
+
+        Add a new value to `changes`. If the fetch cannot be compared with a stored page, return `signals` as it is.
         """
         (crawl_id, host_id, _), last = self.place, self.url.last
         unchanged = is_unchanged(self.url, visited)

@@ -206,9 +206,10 @@ class Owner:
         await until_resource_available(adopt)
 
     async def _same_times(self, position: Position) -> bool:
-        """Return True if the stream still fits `position`, that is, if the last applied reports are where it says.
+        """Return True if the reports stream is still the one in which `position` was reached.
 
-        The broker compares the sequence and the time of each.
+        `position` has the sequence and the time of the last applied outcome and of the last applied discovery. Ask the
+        broker for each of the two reports whether the stream stored a report with that sequence at that time.
         """
         for sequence, at_ns in (
             (position.outcome_seq, position.outcome_ns),
@@ -219,9 +220,10 @@ class Owner:
         return True
 
     async def _restore(self, writer: PartitionWriter, claimed: Claimed) -> None:
-        """Take over the leases, reserve their hosts' slots, and load the budgets.
+        """Take over the leases of earlier owners, reserve the slots of their hosts, and load the budgets of all crawls.
 
-        Include crawls that are added or changed while this runs.
+        Other tasks may change crawls while this method runs. If a crawl is added, load its budget, too. If the spec of
+        a crawl is changed, mark the crawl's queues to be read again.
         """
         # Only owners that have loaded are notified of such changes.
         own, now = writer.own, self._clock.elapsed()

@@ -41,7 +41,8 @@ class FrontierSettings(Struct, frozen=True):
     - `grant_s`: how long a worker may fetch without asking again.
     - `longest_grant_s`: how long a grant of an earlier owner may last, if that is longer than `grant_s`.
     - `ack_wait_s`: the time after which the broker delivers an unacknowledged shard again.
-    - `barrier_s`: the maximum time that an answer waits until earlier outcomes are applied.
+    - `barrier_s`: how long the owner waits at most for earlier outcomes to be applied. It waits before it answers a
+      worker that asks for a grant, and before it ends leases.
     - `republish_s`: how old a published shard must be before it is published again.
     - `max_hosts`: hosts kept in memory per partition. The other hosts stay in SQL.
     - `batch`, `batch_bytes`: the maximum number of reports that one transaction applies, and their maximum bytes.
@@ -50,7 +51,8 @@ class FrontierSettings(Struct, frozen=True):
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
-    - `first_claim_rests`: True if hosts must rest after the claim even if the partition never had a host before.
+    - `first_claim_rests`: decides on the hosts of a partition that had no host when this owner claimed it. True: a
+      host gets its first request only after its delay, counted from the claim. False: it gets the request at once.
     """
 
     partitions: int = 64
@@ -89,8 +91,8 @@ class Ownership:
     - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `tuned`: wakes the sweep between two rounds.
-    - `unswept`: wakes a sweep that waits because there was nothing to repair.
+    - `tuned`: notified when settings change. Ends the usual pause between two sweeps.
+    - `unswept`: notified when something may need repair. Ends the longer pause after a sweep with nothing to repair.
     """
 
     def __init__(
@@ -147,7 +149,10 @@ class Ownership:
     def stopped(self) -> bool:
         """Return True if dispatch has nothing to do until `resumed` is called.
 
-        That is so if every crawl with queues in memory is stopped, and no host may be removed from memory.
+        Two conditions must be true:
+
+        - Every crawl with queues in memory is stopped.
+        - Every host in memory has URLs. A host without URLs would still have to be removed from memory.
         """
         return not self.hosts.may_evict() and all(map(self.crawls.is_stopped, self.hosts.crawls()))
 
@@ -157,9 +162,9 @@ class Ownership:
         self.unswept.notify()
 
     def capacity_changed(self) -> None:
-        """Wake dispatch if a due host belongs to a crawl that may be dispatched, because workers may have new capacity.
+        """Wake dispatch after workers may have got new capacity.
 
-        A host that becomes due later wakes dispatch by itself.
+        Do nothing if no host is due, or if the crawls of all due hosts are stopped.
         """
         if not all(map(self.crawls.is_stopped, self.hosts.lines.crawls())):
             self.work.notify()
@@ -186,10 +191,9 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return new `Changes` without any change yet, for one transaction.
+        """Return an empty `Changes` for one transaction, with the numbers of the commands in progress.
 
-        They name the commands in progress. Rows that the transaction changes are marked, so that these commands skip
-        them.
+        The transaction stores these numbers in the rows that it writes. The commands in progress then skip these rows.
         """
         return Changes(marks=self.commands.marks())
 
@@ -203,7 +207,10 @@ class Ownership:
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Store `counts`, just read from SQL: how many of the crawl's pages are in each range of rates of change."""
+        """Keep in memory the page counts of a crawl, which the caller has just read from SQL.
+
+        `counts`: how many of the crawl's pages are in each range of rates of change.
+        """
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
         known = self.recrawls.get(crawl.crawl_id)
@@ -277,7 +284,9 @@ class Ownership:
         )
 
     def discovered(self, result: DiscoveryResult, now: float, now_ms: int) -> list[tuple[CrawlId, HostId]]:
-        """Record committed discoveries. Return the queues (crawl, host) with new URLs that are not in memory.
+        """Update the state in memory after discoveries were committed.
+
+        Return the queues (crawl, host) that got new URLs in SQL, but are not in memory. The caller must load them.
 
         `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
         """
@@ -308,9 +317,10 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Mark the page counts of each crawl in `changes.give_up` as outdated, to be read from SQL again.
+        """Mark page counts in memory as outdated after a transaction gave up queues, so that they are read again.
 
-        `changes`: committed changes, which failed or excluded URLs of the queues in `give_up`.
+        `changes`: the changes of the committed transaction. It failed or excluded URLs of each queue (crawl, host) in
+        `changes.give_up`. The page counts of the crawls of these queues are marked.
         """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:
@@ -335,8 +345,10 @@ class Ownership:
     def queues_of_host(self, name: str) -> list[tuple[CrawlId, HostId]]:
         """Return the queues (crawl, host) to read again after a command changed the host `name`.
 
-        The list is empty if the host is not in memory. Otherwise these are the host's queues of all loaded crawls, and
-        of each crawl with a lease of the host.
+        If the host is not in memory, the list is empty. Otherwise it has one queue for each of these crawls:
+
+        - each crawl that is loaded for dispatch
+        - each other crawl that still has a lease of the host, although the crawl is not loaded
         """
         host = self.hosts.host_named(name)
         if host is None:
@@ -347,12 +359,11 @@ class Ownership:
     def chunk_applied(self, run: CommandRun, rest: int | None, now: float) -> None:
         """Record that a chunk of a command was applied. `rest`: where the next chunk starts, None if this was the last.
 
-        Mark the queues and page counts that must be read from SQL again:
+        Then update the memory for what the command changed in SQL:
 
-        - After each chunk: those of the command's crawl.
-        - For an EXCLUDE: those of all crawls, but only after the last chunk.
-
-        After the last chunk of a DELETE, remove the crawl's queues and leases from memory instead.
+        - EXCLUDE: only after the last chunk, mark the queues and page counts of all crawls to be read again.
+        - DELETE: after the last chunk, forget the crawl's queues and leases (`forget_deleted`).
+        - Other commands: after each chunk, mark the queues and page counts of the command's crawl to be read again.
         """
         self.commands.advance(run, rest)
         for crawl_id, pages in self.recrawls.items():

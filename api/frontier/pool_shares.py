@@ -30,10 +30,14 @@ _SPARE: Final = 64
 class WaitingHosts:
     """A line: the due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
 
-    - `allotted`: how many shards of these hosts may be sent now. `given` is called after each allotment.
-    - `listed`: True if this line is in its partition's list of lines with an allotment (`DueHosts`).
-    - `overdue`: True if an allotment was not used in time and was taken back. `late` is called then. The line gets no
-      capacity until the next dispatch pass of its partition.
+    The pool gives a line allotments. Each allotment permits the line to send one shard.
+
+    - `given`: called with the line after it got an allotment.
+    - `late`: called with the line after its allotments were taken back, because none was used in time.
+    - `allotted`: the number of allotments that the line has and has not used.
+    - `listed`: True while the partition (`DueHosts`) lists this line among those with an allotment.
+    - `overdue`: True after allotments were taken back, until the partition's next dispatch pass. Meanwhile the line
+      gets no allotment.
     """
 
     pool: str
@@ -171,9 +175,9 @@ class PoolShares:
         self._forget(line.pool, known, line.crawl_id, crawl)
 
     def use(self, line: WaitingHosts, now: float) -> None:
-        """Use one allotment of the line for a host.
+        """Take one allotment from the line, because the caller is about to lease a shard of one of its hosts.
 
-        The caller calls `settle` when the shard is leased, or if it cannot be leased.
+        After the attempt the caller calls `settle`, whether the shard was leased or not.
         """
         line.allotted -= 1
         since = self._pools[line.pool].since
@@ -182,7 +186,10 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """End one used allotment, after its shard was leased or could not be. The lease is counted separately."""
+        """Stop counting one used allotment as a shard of the pool, after the attempt to lease its shard.
+
+        If the shard was leased, the new lease is counted by a call of `add`.
+        """
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)
 

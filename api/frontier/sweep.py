@@ -110,9 +110,10 @@ class Sweep:
                 await self._dispatch.publish(held)
 
     async def _drop(self, held: TrackedLease) -> bool:
-        """Drop the message in the place of the lease's shard (pool, host, slot). Return True if it was dropped.
+        """Delete from the broker any message in the place (pool, host, slot) where the lease's shard is published.
 
-        If the lease is over or has a live grant, drop nothing.
+        The message may be the shard's own or an older one. If the lease is over or has a live grant, delete nothing and
+        return False. Otherwise return True.
         """
         own, row = self._own, held.row
         if held not in own.leases or held.live(self._clock.elapsed()):

@@ -33,7 +33,10 @@ class PartitionWriter:
         stats: OwnerStats,
         applied: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create a writer for a claimed partition. `applied` is called after the position moved."""
+        """Create a writer for a claimed partition.
+
+        `applied`: called after each transaction that moved the partition's position in the stream of reports.
+        """
         self.own = own
         self.fence = fence
         self.store = store
@@ -216,9 +219,9 @@ class PartitionWriter:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Read the page counts of these crawls from SQL, if they are needed and memory lacks them.
+        """Load the page counts of these crawls from SQL: how many of a crawl's pages change how often.
 
-        `Ownership.unread_recrawls` says which crawls these are.
+        Crawls that use no page counts are skipped, as are crawls whose page counts in memory are still valid.
         """
         for crawl in self.own.unread_recrawls(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)

@@ -58,7 +58,7 @@ class Services:
     - `catalog`, `desired` and `schedules` read and write the declared resources in SQL. `broker` publishes to NATS.
     - `plane` is this master's view of the cluster: leader, members and owners. `roster` has their statistics.
     - `member`: the master's id. `partitions`: the cluster's number of partitions.
-    - `ready` returns the names of the engines that do not answer.
+    - `ready` checks the database, NATS and etcd. It returns the names of those that do not answer; none if all do.
     - `tuning` returns the hot configuration that this master runs with. `wanted` returns the desired state of the
       members.
     - `exclusions` returns the exclusions in force. `pressure` returns the resources of this master that are nearly
@@ -68,7 +68,8 @@ class Services:
     - `overview` reads crawls, lag and the audit log in SQL. `backlog` counts the reports that are not applied yet.
     - `events` reads events, `telling` publishes them.
     - `keyring` verifies API keys, `uses` stores when each was last used. `permits` and `wrong_keys` limit requests.
-    - `longest_grant_s`, `ack_wait_s`: the settings `grant_s` and `ack_wait_s` with which the master was started.
+    - `longest_grant_s`: the setting `grant_s` with which the master was started. The hot configuration may set a
+      shorter grant, but no longer one. `ack_wait_s`: the setting of that name at the start.
     - `body_bytes`: the maximum size of a request body.
     """
 

@@ -89,7 +89,10 @@ _PARAMETER_EXAMPLES: Final[dict[str, Any]] = {
     "since": "2030-01-01T00:00:00Z",
     "until": "2030-02-01T00:00:00Z",
 }
-"""Examples of parameters, by name, for routes that give none. Swagger UI fills in those of paths."""
+"""Examples of parameters, by name, for routes that give none.
+
+Swagger UI shows the example of a path parameter as the initial value of its input field.
+"""
 
 _EVERYWHERE: Final = (
     ProblemKind.MALFORMED,

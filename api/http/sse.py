@@ -41,9 +41,10 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """Counts and limits the open responses of one kind on this master: its event streams, or its exports and files.
+    """Limits how many streams are open on this master at the same time, to `max_count`.
 
-    At most `max_count` may be open. From the moment that the master stops, no further one is opened.
+    A stream is a response that stays open for long. One instance limits event streams. Another instance limits exports
+    and downloads of WARC files. Once the master stops, no further stream is opened.
     """
 
     def __init__(self, max_count: int = STREAMS) -> None:
@@ -187,7 +188,7 @@ class EventStream(Response):
 
 
 async def until_revoked(allowed: Allowed) -> None:
-    """Wait until `allowed` returns False. Call it every `CHECK_S` seconds, however the stream's events are sent."""
+    """Return once the client's key is no longer valid. Until then, call `allowed` after every `CHECK_S` seconds."""
     while True:
         await asyncio.sleep(CHECK_S)
         if not await allowed():

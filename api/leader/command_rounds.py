@@ -21,7 +21,7 @@ MAX_LOGGED: Final = 5
 """Maximum reasons for which a round logs refused commands. There is one log line for each reason."""
 
 CommandErrors = Mapping[str, Transient | Permanent]
-"""Maps the id of each command that a round failed to publish to the error. The next round tries the command again."""
+"""The errors of a round, by the id of the command that could not be published. The next round tries it again."""
 
 
 class CommandRounds:

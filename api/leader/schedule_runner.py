@@ -27,9 +27,10 @@ log = structlog.get_logger("orb.control")
 T = TypeVar("T")
 
 AT_ONCE: Final = 200
-"""Maximum due schedules that one round reads, and maximum waiting verbs that it reads.
+"""Maximum due schedules that one round reads. Also the maximum waiting verbs that one round reads.
 
-A verb waits if its schedule fired during a run of the crawl, and it can be applied only after that run.
+Some verbs cannot be applied while a crawl runs. If a schedule fires such a verb during a run, the verb waits until the
+run ends.
 """
 
 BATCH: Final = 50
