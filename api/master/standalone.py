@@ -294,9 +294,10 @@ class Standalone:
                     leased = any(owner.ownership is None or owner.ownership.leases for owner in self._owners)
 
     async def _count_time(self, crawl: DispatchCrawl, worked_ms: int) -> None:
-        """Add `worked_ms` to the crawl's active time. Raise ResourceFull if the time was not added.
+        """Add `worked_ms` milliseconds to the crawl's active time.
 
-        Any other Transient is logged, and the call is not retried: the time may have been added.
+        - If the store raises ResourceFull, the time was not added. Raise ResourceFull.
+        - If the store raises another Transient, the time may have been added. Log the error and return.
         """
         try:
             await self._store.add_active_time(crawl.crawl_id, worked_ms)

@@ -1,13 +1,13 @@
 """End a stopped master that keeps the write lock of SQLite.
 
-Such a master is stopped inside a transaction, so no other master can take over. The leader ends it with SIGKILL if all
-of this is true:
+Such a master is stopped inside a transaction, so no other master can take over. The leader ends the
+stopped master with SIGKILL if all of this is true:
 
-- A write of this master waits for the lock.
-- The holder of the lock is a process of this machine. A note file beside the database names it as a master, with the
-  start time of the process.
+- A write of the leader has waited for the lock for at least `WAITED_S` seconds.
+- The lock's holder is a process on the leader's machine. A note file beside the database says that the holder is a
+  master, and when the holder started.
 - The holder is stopped (SIGSTOP or a debugger).
-- That master is no longer registered in etcd.
+- The holder is no longer registered in etcd.
 
 SQLite rolls back the holder's transaction. For any other holder, the log states what an operator must do.
 """

@@ -106,7 +106,10 @@ def health_after(condition: HealthState, seen: Observation, now: float, rules: H
 
 
 def _unfit(condition: HealthState, ailment: str) -> HealthState:
-    """Return the health state of a master that is unfit because of `ailment`. An earlier reason is kept."""
+    """Return `condition` as the state of an unfit master.
+
+    If `condition` has no reason yet, the reason is `ailment`. Otherwise `condition` is returned unchanged.
+    """
     return condition if condition.ailment is not None else replace(condition, ailment=ailment)
 
 

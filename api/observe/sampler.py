@@ -140,8 +140,10 @@ class StatsSampler:
     async def _read(self, changed: Collection[CrawlId], owned: Sequence[Partition]) -> Mapping[CrawlId, Counters]:
         """Return the counters of crawls in `changed`, summed over the partitions `owned`.
 
-        The result has crawls that are seeding, running or paused. It also has finished crawls that metrics still show
-        under their own names. It has no deleted crawls.
+        Only these crawls are included:
+
+        - Crawls that are seeding, running or paused.
+        - Finished crawls whose names are still labels in metrics.
         """
         active = self._active.keys() & changed
         ended = [crawl_id for crawl_id in self._counts if crawl_id in changed and crawl_id not in active]

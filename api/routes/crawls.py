@@ -314,10 +314,12 @@ async def _check_archive(served: Services, declaration: Declaration) -> None:
 
 
 def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return the reason why a wider scope needs the archive, or may need it. Return None if it does not.
+    """Return why a master without an archive must refuse to widen the scope of a crawl. Return None if it may accept.
 
-    - The archive is needed if stored pages have links that the present scope excluded.
-    - It may be needed if the crawl is still storing pages.
+    A wider scope can admit links that the present scope excluded. The crawl then reads these links from the archive.
+
+    - The archive is needed if stored pages have excluded links.
+    - The archive may be needed if the crawl is still storing pages.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE

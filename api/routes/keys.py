@@ -133,7 +133,12 @@ async def _declared(
 
 
 def _check(wanted: KeySpec) -> None:
-    """Raise ApiProblem if a network or the certificate of the declaration is invalid, or a certificate is missing."""
+    """Raise ApiProblem, with all mistakes, if the declaration has at least one of these mistakes:
+
+    - A network is invalid.
+    - The certificate is invalid.
+    - The kind is `certificate`, and the declaration has no certificate.
+    """
     if wrong := list(_mistakes(wanted)):
         raise ApiProblem(ProblemKind.INVALID, "the declaration cannot be used", errors=wrong)
 

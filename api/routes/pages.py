@@ -214,10 +214,12 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of the record that contains the body of the page `view`.
+    """Find the body of the page `view` in the record of another page. Return the location of this other record.
 
-    The page's own record has no body. It refers to an earlier record, of the URL `url`, that has the same body. Raise
-    Missing if `url` no longer has another stored record with this body.
+    Call this function only if the archive record of `view` has no body. Such a record refers to an earlier record with
+    the same body, and `url` is the URL of the earlier record.
+
+    Raise Missing if the stored page of `url` is `view` itself, has another body, or no longer exists.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

@@ -133,10 +133,12 @@ async def delete_seed_set(name: Name, set_name: SetName, served: Served, by: By,
 
 
 async def _spec(name: str, wanted: SeedSetInput, served: Services) -> SeedSetSpec:
-    """Return the seed set that the body declares.
+    """Return the seed set that the request body `wanted` declares for the crawl `name`.
 
-    Raise ApiProblem, which names the seeds, if the crawl cannot fetch some of them. Raise Missing if the crawl does not
-    exist. In this case, first raise ApiProblem if some seeds are invalid for every crawl.
+    - If the crawl exists: raise ApiProblem if the crawl cannot fetch all seeds.
+    - If the crawl does not exist: raise ApiProblem if some seeds are invalid for every crawl, otherwise raise Missing.
+
+    The ApiProblem names the wrong seeds.
     """
     try:
         scope = decode_spec((await served.catalog.crawl(name)).spec).scope

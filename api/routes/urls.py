@@ -38,7 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""Rules whose results the explanation of a queued or unknown URL states in sentences."""
+"""The rules that `explain_url` also describes in sentences (`why`), if the URL is queued, waiting or unknown.
+
+The field `rules` of the explanation has the results of all rules, for every URL.
+"""
 
 _OTHERS: Final = 1000
 """To find other crawls that fetch from a host, at most this many queues of the host are read."""

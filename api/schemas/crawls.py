@@ -332,9 +332,9 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what stops a crawl in `state` now, and its warnings. `around`: the live members and their statuses.
+        """Return the reasons that stop a crawl in `state` now, and the warnings about its spec.
 
-        If the crawl is neither seeding nor running, `refused` and `pressure` of the result are None.
+        `around`: the live members and their statuses.
         """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None
@@ -349,11 +349,11 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What stops the dispatch of a crawl now, and the warnings about its spec.
+    """What a response says of a crawl besides its stored row: reasons that stop the crawl, and warnings.
 
-    - `refused`: why workers cannot use a regular expression in the spec. None if they can use all, or if the crawl is
-      neither seeding nor running.
-    - `pressure`: the resource pressure that stops the dispatch, None if there is none.
+    - `refused`: why workers cannot use a regular expression of a seeding or running crawl. None if they can use all.
+    - `pressure`: the resource pressure that stops a seeding or running crawl. None if there is none.
+    - `warnings`: the warnings about the spec.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
@@ -380,12 +380,12 @@ def needs_of(spec: str) -> Needs:
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the body of a response that shows one crawl. `seen`: what stops the crawl now, and its warnings."""
+    """Return the body of a response that shows one crawl. `seen`: what the response says besides the row."""
     return Crawl.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec))
 
 
 def summary_body(crawl: DeclaredCrawl, around: Surroundings, *, spec: bool) -> CrawlSummary:
-    """Return the crawl as a list of crawls shows it now. `spec`: True to include the whole spec."""
+    """Return the current summary of one crawl, for a list of crawls. `spec`: True to include the whole spec."""
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return CrawlSummary.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec) if spec else None)
 

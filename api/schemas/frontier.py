@@ -18,7 +18,7 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """Conservation drift: how far a crawl's counters disagree. Each drift is 0, except while a message is applied."""
+    """The conservation drift of a crawl: two differences of counters. Both are 0, except while a message is applied."""
 
     url_drift: int = field(
         "`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "

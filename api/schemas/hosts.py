@@ -1,4 +1,7 @@
-"""The response body of requests that only send a command, which the owners of partitions apply later."""
+"""The response body of requests that are accepted now and carried out later, by a command to the owners of partitions.
+
+The requests unblock a host, or delete a host policy, a seed set or dead letters, or replay dead letters.
+"""
 
 from api.schemas.model import Model, field
 

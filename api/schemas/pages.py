@@ -106,7 +106,7 @@ def page_id(page: Page) -> str:
 def place_of(page: str) -> UrlPlace | None:
     """Return the host id and the fingerprint in `page`, the id of a page. `page` must match PAGE_ID.
 
-    Return None if the host id is larger than any stored id.
+    Return None if the host id is larger than 2**63 - 1. No host has such an id.
     """
     host, _, mark = page.partition("-")
     return UrlPlace(HostId(int(host)), Fingerprint(bytes.fromhex(mark))) if int(host) <= _MAX else None

@@ -126,7 +126,10 @@ class ScheduleInput(ScheduleReplacement):
 
 
 class NextFiring(Model):
-    """A future due time of a schedule, and when it fires."""
+    """A future firing of a schedule.
+
+    `due_at` is the time that the cron expression or the interval gives. The jitter delays the firing until `fires_at`.
+    """
 
     due_at: datetime = field("The due time.", "2030-01-01T01:30:00Z")
     fires_at: datetime = field("When it fires: the due time and its jitter.", "2030-01-01T01:30:00Z")

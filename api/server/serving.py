@@ -34,10 +34,11 @@ A longer head is answered with 400 and a plain text, and the connection is close
 """
 
 HEAD_S: Final = 30.0
-"""How many seconds a client may take to send the head of a request.
+"""Maximum seconds to wait for a client. The connection is closed if one of these waits takes longer:
 
-The time begins when the client connects, and again after each response. It also begins again with the first byte of a
-head.
+- From the connect, or the end of a response, to the first byte of a request.
+- From the first byte of a request to the end of its head.
+- While the client reads nothing of a response.
 """
 
 RESTS_S: Final = 5
@@ -46,9 +47,10 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""How many seconds after the head of its request a connection beyond the limit is aborted, if it is still open.
+"""Maximum seconds for the only request of a connection beyond the limit.
 
-Such a connection was accepted although the maximum number of connections was open. It may send one request.
+A connection beyond the limit was accepted although the maximum number of connections was open. It may send one request.
+It is aborted `SPARE_S` seconds after the head of the request was received, if it is still open.
 """
 
 FILES_ASIDE: Final = 512

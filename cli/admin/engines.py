@@ -114,11 +114,13 @@ def in_folder(folder: ClusterFolder, database: SettingValue | None) -> dict[str,
 
     The settings name the database and NATS. The setting `etcd` is empty, so etcd is not used.
 
-    `database`: the user's setting from flags, variables or a file, None if it is not set. A cluster with PostgreSQL
-    requires it, because the folder does not store the password. For a cluster with SQLite, `database` is ignored.
+    `database`: the user's setting from flags, variables or a file, None if it is not set.
 
-    Raise Usage if the folder has no cluster, or if `database` is missing or names another database. Raise Environment
-    if the login of NATS cannot be read.
+    - If the cluster uses SQLite: `database` is ignored.
+    - If the cluster uses PostgreSQL: `database` is required, because the folder does not store the password. Raise
+      Usage if `database` is None or names another database.
+
+    Raise Usage if the folder has no cluster. Raise Environment if the login of NATS cannot be read.
     """
     from shared.adapters.nats.server import master_login
 

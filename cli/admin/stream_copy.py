@@ -30,7 +30,7 @@ _BATCH: Final = 200
 _WAIT_S: Final = 5.0
 _AT_ONCE: Final = 32
 PATIENCE_S: Final = 20.0
-"""Maximum seconds of retries after a step's first failure. A purge hold (`cli.admin.purge_hold`) lasts longer."""
+"""Each request to NATS is retried for at most this many seconds after its first failure."""
 
 T = TypeVar("T")
 

@@ -108,7 +108,10 @@ def _create_key(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _lost_secret(name: str) -> str:
-    """Return advice for the user after the answer with a new key's secret was lost. The key may have been created."""
+    """Return advice for a user whose request for a new key got no usable answer.
+
+    The key may exist. Only the answer had its secret.
+    """
     return (
         f"If `orb ctl get key {name}` shows the new key, its secret is lost: run `orb ctl keys revoke {name}` and "
         "create the key again."

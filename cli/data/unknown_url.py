@@ -31,10 +31,10 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `page`: a page that links to the URL. None: no such page was found, so an assumed page is used.
-    - `via`: the host of the page with the link.
-    - `verdicts`: what each rule of the scope decides about the link.
-    - `reason`: why the link was not followed, None if no rule excluded it.
+    - `page`: a stored page that links to the URL, None if no such page was found.
+    - `via`: the host of `page`. If `page` is None: the host of an imagined page that links to the URL.
+    - `verdicts`: what each rule of the scope decides about the link on `page`, or on the imagined page.
+    - `reason`: why the link on `page` was not followed. None if no rule excluded the link, or if `page` is None.
     - `doubts`: if `page` is None, reasons why a link to the URL may exist nevertheless.
     """
 

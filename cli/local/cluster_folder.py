@@ -5,7 +5,7 @@ cluster.db     the database, if no other is given (SQLite, with -wal and -shm be
 archive/       WARC files of all workers
 etcd/, nats/   etcd and NATS: their data, configuration and logs
 logs/          logs of this command, masters and workers since the latest start; those of the start before are *.1
-lock           locked by every process of a start
+lock           locked while `orb up`, or a process that it started, is running
 """
 
 import contextlib
@@ -29,9 +29,9 @@ FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 etcd then allocates two log files of 64 MB each. It panics if the disk is too full for them."""
 
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The number of free bytes that a later start needs, because etcd may allocate another log file of 64 MB.
+"""The number of free bytes that a later start needs if etcd has not allocated its next log file yet.
 
-If this file exists already, ROOM_BYTES are enough."""
+etcd then allocates this file of 64 MB. If etcd has allocated the file already, ROOM_BYTES are enough."""
 
 _AHEAD: Final = "0.tmp"
 """The name of etcd's next log file, which etcd allocates in advance."""
@@ -169,8 +169,12 @@ class ClusterFolder:
 def database_of(folder: ClusterFolder, given: str | None) -> str:
     """Return the path or URL of the cluster's database.
 
-    `given` is a PostgreSQL URL, or None for the SQLite file in the folder. Raise Usage if the cluster already uses
-    another database. Until etcd has run once, another PostgreSQL URL may still be given, for example to correct a typo.
+    `given` is a PostgreSQL URL, or None for the SQLite file in the folder. Raise Usage if `given` is any other text.
+
+    If the folder already names another database:
+
+    - If `given` is a URL and the folder has no `etcd/` yet: return `given`, so that a typo can be corrected.
+    - Otherwise: raise Usage.
     """
     if given is not None and not is_postgresql(given):
         raise Usage("--database is a postgresql:// URL; without it the database is a SQLite file in the folder.")

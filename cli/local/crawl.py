@@ -375,9 +375,11 @@ def check_authorities(named: str | None) -> None:
 
 
 def put_authorities(folder: CrawlFolder, named: str | None) -> None:
-    """Store the certificate authorities of a crawl in its folder: the default ones, and those in the file `named`.
+    """Store in the crawl's folder which certificate authorities the crawl trusts. `named` is the value of `--ca`.
 
-    If `named` is None, keep the stored ones. If it is `none`, remove them, so that only the default ones are trusted.
+    - The path of a file: trust the default authorities and the authorities in the file.
+    - The text `none`: trust only the default authorities.
+    - None (no flag): change nothing.
     """
     if named is None:
         return

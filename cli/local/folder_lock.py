@@ -59,7 +59,10 @@ def absent(path: Path) -> list[Path]:
 
 
 def unmake(folders: list[Path]) -> None:
-    """Remove folders that `absent` returned and that have since been created. Stop at the first that is not empty."""
+    """Remove the folders that a failed command has created, in this order. Stop at the first that cannot be removed.
+
+    `folders`: the result of `absent` from before the command created the folders.
+    """
     for folder in folders:
         try:
             folder.rmdir()

@@ -81,7 +81,9 @@ def _check(own: int, received: Collection[int]) -> str:
 
 
 def _forked(request: ForkRequest, requests: socket.socket, parent: int, received: Sequence[int]) -> str:
-    """Fork a role that becomes a child of the command. Return the error as a text, or "" after success.
+    """Start a process that runs a role. Return the error as a text, or "" after success.
+
+    The fork server calls this function. The new process becomes a child of the command, not of the fork server.
 
     - `requests`: the socket of the fork server, which the role closes.
     - `parent`: the process id of the command.
@@ -112,7 +114,7 @@ def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[in
     """Run a role until it ends, and end this process with its exit code.
 
     - `parent`: the process id of the command.
-    - `adopted`: a pipe that reaches end of file when the command has become the parent of this process.
+    - `adopted`: the read end of a pipe. A read from it waits until the command is the parent of this process.
     - `received`: the file descriptors of the request: a channel to the command, the output, and those to inherit.
     """
     code = 1

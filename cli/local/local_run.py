@@ -35,7 +35,9 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""After this many seconds without any progress message from the master, the user gets a note."""
+"""The number of the check at which the user gets a note if the master has sent no progress message yet.
+
+There is one check every `_LOOK_S` seconds."""
 
 
 class LocalRun:

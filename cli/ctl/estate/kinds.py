@@ -43,16 +43,17 @@ class DeclaredKind:
       the Unix time `now_s` are left out. Returns None if no part is left.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
-    - `numbered`: True if the path of a resource ends in its `id`, not its name. A list request with the parameter `key`
-      finds the `id`.
+    - `numbered`: True if the path of a resource ends in its `id`, not its name. To find the `id`,
+      the list is requested with the name: `GET /v1/exclusions?target=NAME`.
     - `query`: parameters of a request for the list.
     - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
     - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
     - `of_crawl`: True if each crawl has its own list of such resources. The name of a resource is then CRAWL/NAME. The
       list omits some fields, so all fields are only in the answer to a GET of the resource.
-    - `lacks(body, plan, crawl)`: returns why the resource cannot be used with its crawl, None if it can. `plan` is the
-      master's plan for a PUT of the resource. `crawl` is the crawl as the files declare it, None if they do not.
+    - `lacks(body, plan, crawl)`: returns why the resource does not fit its crawl, None if it does. `body` is the
+      resource in the file. `plan` is what a master says that a PUT of the resource would change. `crawl` is the crawl
+      in the files, None if no file declares the crawl.
     """
 
     name: str
@@ -187,12 +188,12 @@ def _missing(plan: Json) -> WrongField | None:
 
 
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why a PUT of the seed set would be refused, None if it would not.
+    """Return why the seed set cannot be added to its crawl, None if it can.
 
-    `crawl` is the crawl of the seed set as the files declare it, None if no file declares the crawl.
-
-    - If a file declares the crawl, return an error for the first seed that the scope in the file forbids.
-    - Otherwise return the first warning in `plan`, the master's plan for the PUT.
+    - If a file declares the crawl: `crawl` is this declaration. Return an error for the first seed that its scope
+      forbids.
+    - Otherwise: `crawl` is None. If the cluster does not have the crawl either, `plan`, the master's answer, has a
+      warning. Return this warning as an error.
     """
     if crawl is None:
         return _missing(plan)
@@ -268,9 +269,9 @@ def _schedule_document(schedule: Json, now_s: float) -> Json:
 
 
 def _policy_document(policy: Json, now_s: float) -> Json | None:
-    """Return what a file declares of the host policy. Leave out a block that has ended.
+    """Convert a host policy from a master's answer to the fields of a file. Leave out a block that has ended.
 
-    Return None if the policy has nothing but such a block.
+    Return None if the policy has only an ended block.
     """
     block = policy["block"]
     if block is None or not _ended(block["until"], now_s):
@@ -368,9 +369,9 @@ KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_K
 """All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
-"""The field of an API key in a file that the API calls `kind`.
+"""The name of a field of API keys in files. In the API, the same field is called `kind`.
 
-In a file, the field `kind` has another meaning: the kind of resource.
+In a file, `kind` is the kind of resource, such as `api-key`.
 """
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}

@@ -151,7 +151,8 @@ def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
 def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
     """Return the plans for all resources, in order. Raise Usage with the errors of all invalid resources.
 
-    `to_apply`: True to also read each resource from the cluster, as in `planned`.
+    - `to_apply=True`: the caller will apply the plans. `present` of each plan is the resource in the cluster.
+    - `to_apply=False`: the caller only shows the plans. `present` of each plan is None.
     """
     plans: list[Planned] = []
     wrong: list[str] = []
@@ -233,7 +234,10 @@ def _brief(value: Any, before: Any, after: Any) -> str:
     - `value`: the value to show, either `before` or `after`.
     - `before`, `after`: the old and the new value of the field.
 
-    A seed in a list is shown as its URL. If a URL is in `before` and in `after`, seeds are shown with all fields.
+    A list of seeds is shown in one of two ways:
+
+    - If no URL is in both `before` and `after`: only the URL of each seed.
+    - Otherwise: all fields of each seed.
     """
     if not isinstance(value, list):
         return shown(value)

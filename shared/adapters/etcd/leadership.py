@@ -19,7 +19,7 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The members of a session (an etcd lease that this process renews) that EtcdLeadership uses."""
+    """A session, as EtcdLeadership uses it: an etcd lease that this process renews."""
 
     @property
     def id(self) -> int: ...

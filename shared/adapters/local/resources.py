@@ -21,9 +21,9 @@ OF_A_MACHINE: Final = 0.25
 database share the machine."""
 
 KEPT_BYTES: Final = 32 << 20
-"""The number of bytes of a disk that a gauge never counts as free, on a small disk an eighth of the disk.
+"""How many bytes of a disk a gauge does not count as free. On a disk under 256 MiB: an eighth of the disk instead.
 
-They are reserved for logs, NATS, etcd, the database and unsent reports."""
+The bytes are reserved for logs, NATS, etcd, the database and unsent reports."""
 
 RELIEF_S: Final = 30.0
 _V1_UNLIMITED: Final = 1 << 60

@@ -94,8 +94,10 @@ class NatsBroker:
 
         The field `refused` of the result is True while publishes to a stream fail.
 
-        If neither the account nor a stream has a bound, return None. Once a stream has failed, return a level with
-        capacity 0 instead, so that `refused` can be read.
+        If neither the account nor a stream has a bound:
+
+        - If `refused` was True in a result of this object, now or before: return a level with capacity 0.
+        - Otherwise: return None.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

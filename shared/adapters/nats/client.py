@@ -72,7 +72,7 @@ class _Line(TcpTransport):
             self._ended(error)
 
     async def drain(self) -> None:
-        """Wait until most written bytes are sent.
+        """Wait until the buffer of unsent bytes has room for more (`asyncio.StreamWriter.drain`).
 
         Raise OSError if the connection has ended, unless the client is closing.
         """
