@@ -63,9 +63,10 @@ async def stream_state(connection: NatsConnection, stream: str, wait_s: float) -
 
 
 async def continues(connection: NatsConnection, stream: str, sequence: int, at_ns: int, wait_s: float) -> bool:
-    """Return True if `stream` is still the stream that stored a message as `sequence` at the time `at_ns` (Unix ns).
+    """Check if a stream is still the one from which the caller has read a message.
 
-    Return False if the stream was replaced since, or restored to an earlier state. The message itself may be purged.
+    The message had the number `sequence`, and was stored at the time `at_ns` (Unix ns). It may be purged by now.
+    Return False if the stream was replaced, or restored to a state before the message. Otherwise return True.
     """
     answer = await call(connection, f"STREAM.MSG.GET.{stream}", {"seq": sequence}, wait_s)
     if isinstance(answer, ApiError):

@@ -14,10 +14,10 @@ _OURS: Final = (subjects.REPORTS, subjects.visits_stream(""))
 
 
 async def fullest(connection: NatsConnection, wait_s: float) -> FillLevel | None:
-    """Return the fill level of the fullest storage bound in NATS, or None if nothing has a bound.
+    """Return the fill level of the fullest storage in NATS: the bytes used, and the limit. None: nothing has a limit.
 
-    The bounds are those of the NATS account and of each of the crawler's streams, in bytes. Streams that delete their
-    oldest messages at their bound are ignored, because they are normally full.
+    The NATS account and each of the crawler's streams can have a limit. The fullest is the one with the smallest free
+    share of its limit. Streams that delete their oldest messages at their limit are ignored, as they are normally full.
     """
     account = await demand(connection, "INFO", None, wait_s)
     levels = [FillLevel(int(account["storage"]), int(account["limits"]["max_storage"]))]
@@ -63,7 +63,10 @@ class StorageHealth:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
     def stored(self, subject: str) -> None:
-        """Record that the stream of `subject` works: it answered a publish, even if by a refusal."""
+        """Record that the stream of `subject` answered a publish, and therefore works.
+
+        Most refusals are such an answer, too. But if the stream could not write the message, call `failed` instead.
+        """
         self._failing.pop(subject.partition(".")[0], None)
 
     def failed(self, subject: str, now: float) -> None:

@@ -136,10 +136,10 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
     """Return the position of the first whole record after `start`, None if there is none.
 
-    `torn`: True if the gzip member that begins at `start` is undamaged, but its end is missing. Records inside the
-    decompressed content of this member are then skipped.
+    `torn`: True if the file ends within the gzip member that begins at `start`, and all bytes up to there can be
+    decompressed. The archived page in this member may be a WARC file itself. Records of that page are skipped.
     """
-    # An archived page may itself be a WARC file. The records in such a page are not records of `data`.
+    # Gzip can store content unchanged. Then the records of such a page also occur in the bytes of `data`.
     content = _Content(view, start) if torn else None
     position = data.find(_MAGIC, start + 1)
     while position >= 0:
@@ -150,12 +150,14 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Decides if a gzip magic number lies in the content of a gzip member, or may begin the next record.
+    """Finds the gzip magic numbers that belong to the content of one gzip member, and begin no record of the file.
 
-    The content has a magic number, for example, if the archived page is a gzip file itself.
+    The content has a magic number, for example, if the archived page is a gzip file itself. Gzip can store this number
+    unchanged, so that it also occurs in the bytes of the WARC file.
 
     - `view`: the bytes of the file.
-    - `start`: the position of the member. Its end is missing, and it is undamaged up to the end of `view`.
+    - `start`: the position where the member begins. The file ends within this member. All bytes of the member that the
+      file has can be decompressed.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

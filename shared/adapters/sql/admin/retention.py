@@ -86,7 +86,9 @@ _KEYS = text("SELECT key_id, revoked_at_ms FROM api_keys WHERE key_id > :place O
 _ANY_KEY = text("SELECT key_id FROM api_keys WHERE revoked_at_ms IS NULL LIMIT 1")
 _FORGET_KEY = text("DELETE FROM api_keys WHERE key_id = :key_id AND revoked_at_ms IS NOT NULL")
 _SENT_FOR_REVISION: Final = (retry_of, recrawl_of, scope_command_of, rediscovery_of)
-"""The functions that return the ids of the commands that the leader may send for a revision of a crawl."""
+"""For each kind of command that the leader may have sent for a revision of a crawl: a function that returns its id.
+
+If retention deletes a revision, it also deletes the rows of the table `commands` with these ids."""
 
 _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
 """The most revisions of crawls that one pass deletes. With each revision it deletes the records of its commands."""
@@ -153,10 +155,10 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete the rows that record which partitions have applied the parts of SEED_SET commands.
+    """Delete the rows of the table `commands` for all parts of SEED_SET commands, except for the last parts.
 
-    A large command is sent in several parts. The rows of its last part stay: they have the id of the command, and the
-    caller deletes them. `ids` are the ids of the commands.
+    A large SEED_SET is sent in several parts, each with its own id. The last part has the id of the whole command. The
+    caller deletes the rows with that id. `ids`: the ids of the whole commands.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2
@@ -171,7 +173,10 @@ def _revisions(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _forget_revisions(connection: Connection, rows: Sequence[Row[Any]]) -> None:
-    """Delete the revisions of crawls in `rows`, and the rows that say which partitions have applied their commands."""
+    """Delete revisions of crawls. Also delete the rows of the table `commands` for commands sent for these revisions.
+
+    Each of `rows` has the id of a crawl and the number of the revision to delete.
+    """
     # The leader sends commands only for stored revisions.
     _run(connection, _FORGET_REVISION, rows)
     pairs = [(CrawlId(row.crawl_id), Revision(row.revision)) for row in rows]

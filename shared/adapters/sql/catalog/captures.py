@@ -68,5 +68,8 @@ def captures(
 
 
 def _bare(host: str) -> str:
-    """Return the host without its port. An IPv6 address in brackets is returned unchanged, with its port."""
+    """Return a host name without its port, to test if it is a subdomain of another one.
+
+    An IPv6 address (in brackets) has no subdomains. It is returned unchanged, with any port.
+    """
     return host if host.startswith("[") else host.partition(":")[0]

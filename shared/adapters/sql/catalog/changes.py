@@ -34,8 +34,10 @@ _URLS_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query on PostgreSQL for URLs with fingerprints from `fingerprint` to `via`, its parameters."""
-# The parameter is named `via` to get the type of that column.
+"""The query on PostgreSQL for the URLs in several ranges of fingerprints. Each range is of one crawl and host.
+
+`fingerprint` is the first fingerprint of a range, and `via` the last. The name `via` is that of another column of
+`urls`, which gives the parameter its type."""
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"

@@ -148,10 +148,10 @@ def revision_of(connection: Connection) -> int:
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return the exclusions that the leader publishes.
+    """Return what the leader must publish of the exclusions. The result has two lists:
 
-    The result has the targets of all exclusions that have not ended at `now_ms`. Separately, it has the exclusions
-    whose command EXCLUDE must still be sent, even if they have ended.
+    - the targets of all exclusions that have not ended at `now_ms`,
+    - the exclusions whose command EXCLUDE must still be sent. This list may also have exclusions that have ended.
     """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]

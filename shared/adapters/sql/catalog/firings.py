@@ -101,8 +101,8 @@ def fire(
 ) -> Fired | None:
     """Apply the verb of a schedule to its crawls, if `step` says so. Return the lines that are added to its history.
 
-    `step` is a decision on the schedule's next due times: which were missed, which fires, and which comes next. Missed
-    due times are recorded, and the schedule moves to the next one.
+    `step` says which due times of the schedule are skipped as too late, which due time fires now, and which one comes
+    next. Skipped due times are recorded in the history.
 
     Return None, and write nothing, if the schedule is no longer as `stored`. Raise OwnershipLost if a later leader has
     claimed the schedules. `partitions`: the number of partitions of the cluster.
@@ -115,9 +115,11 @@ def fire_all(
 ) -> Sequence[Fired | None]:
     """Apply the verbs of several schedules to their crawls, in one transaction. Return a result for each of `steps`.
 
-    A step is a decision on a schedule's next due times: which were missed, which fires, and which comes next. No two
-    steps may have the same schedule. A result has the lines that are added to the history of the schedule, or is None
-    if the schedule has changed since it was read.
+    A step says which due times of a schedule are skipped as too late, which due time fires now, and which one comes
+    next. No two steps may have the same schedule.
+
+    - If a schedule has changed since it was read: nothing is done for the schedule, and its result is None.
+    - Otherwise: the result has the lines that are added to the history of the schedule.
     """
     pass_fence(connection, term)
     taken = take(connection, steps)
@@ -149,10 +151,15 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply a verb of a schedule that was queued until the run of its crawl ended. Update the schedule's history.
+    """Apply a queued verb to its crawl, because the run of the crawl has ended. Update the schedule's history.
 
-    `waiting`: the queued verb. Return the name of the schedule, and its line in the history if the line's outcome has
-    changed. Return None, and write nothing, in these cases:
+    `waiting`: the schedule, the due time and the crawl for which the verb was queued. The history has one line for this
+    due time, with one outcome for all crawls of the schedule.
+
+    - If this outcome changes: return the name of the schedule, and the line.
+    - If this outcome stays the same: return the name of the schedule, and no line.
+
+    Return None, and write nothing, in these cases:
 
     - The verb is no longer queued.
     - The schedule is paused or deleted.
@@ -227,7 +234,8 @@ def pass_fence(connection: Connection, term: Term) -> None:
 def take(connection: Connection, steps: Sequence[tuple[StoredSchedule, Step]]) -> Sequence[tuple[StoredSchedule, Step]]:
     """Set the next due time of each schedule as its step says. Return the entries of `steps` for which this was done.
 
-    A step is a decision on a schedule's next due times: which were missed, which fires, and which comes next.
+    A step says which due times of a schedule are skipped as too late, which due time fires now, and which one comes
+    next.
 
     Skip a schedule that was changed, paused or deleted since it was read. The others stay locked until the transaction
     ends.
@@ -351,9 +359,10 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if the schedule has already queued a verb for the crawl, to apply after the crawl's present run.
+    """Return True if the schedule has queued its verb for the crawl at an earlier due time, and the verb still waits.
 
-    Return False for a verb that does not begin a run, and for a schedule that does not queue verbs.
+    `verb`: the verb to apply now. Return False if `verb` is never queued: it begins no run, or the schedule is not set
+    to queue verbs.
     """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False

@@ -1,8 +1,8 @@
-"""The table of items: one process writes it (`shared.ports.items.ItemTable`), readers get bounded pages.
+"""The table of the items that were extracted from pages. One process writes it (`shared.ports.items.ItemTable`).
 
-The items of a fetch replace all stored items of the page, unless those are of a later fetch. So a message that is
-repeated or late does no harm. Only items of accepted fetches are stored: the page's owner has stored the outcome of the
-fetch. Until then the items wait in the table `item_drafts`. If the lease of the fetch ends first, they are dropped.
+The items of a fetch replace the stored items of its page, unless the stored items are of a later fetch. So a repeated
+or late message does no harm. A fetch is accepted when the owner of its page stores the outcome. Before that, the items
+of the fetch wait in the table `item_drafts`. If the lease of the fetch ends without an outcome, the items are dropped.
 """
 
 from collections import Counter, defaultdict
@@ -62,7 +62,7 @@ _PASS: Final = text(
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
-"""An SQL condition for fetches that replace a page's items: stored pages, and those that are not indexed."""
+"""An SQL condition for fetches that found a page, indexed or not. Only such fetches replace the items of a page."""
 
 _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").bindparams(
     bindparam("leases", expanding=True)
@@ -206,11 +206,11 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store the drafts (waiting items) of accepted fetches, and drop those of fetches that can no longer be accepted.
+    """Store the drafts (waiting items) of accepted fetches. Drop the drafts of fetches that can no longer be accepted.
 
-    Settle at most `max_count` fetches. Return how many items were stored and dropped. `evidence`: why no items can be
-    stored. All these drafts then become dead letters, and the result is empty. None: they can be stored. Raise
-    OwnershipLost if another writer has claimed the table.
+    A call handles at most `max_count` drafts. Return how many items were stored and dropped. Raise OwnershipLost if
+    another writer has claimed the table. `position`: stored as the position in the stream of items. `evidence`: why no
+    items can be stored, or None. With such a reason, all drafts of this call become dead letters. The result is empty.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -298,21 +298,21 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the latest fetch of each page. If a fetch was reported twice, use the later report."""
+    """Return the latest fetch of each page. No value is None: only `_outdated` later sets some values to None."""
     newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
-        if known is None or known.version <= page.version:
+        if known is None or known.version <= page.version:  # If a fetch was reported twice, use the later report.
             newest[at] = page
     return newest
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages whose stored items must be deleted before the items in `newest` are stored.
+    """Return the pages whose stored items the caller must delete, because a fetch in `newest` replaces them.
 
-    `newest` maps each page to a fetch. If the stored items of a page are of a later fetch, set the page's value in
-    `newest` to None, and do not return the page.
+    If the stored items of a page are of a later fetch than that in `newest`, they stay. Then set the page's value in
+    `newest` to None, and leave the page out of the result.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
@@ -382,7 +382,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the id of the item at `:offset` in a list. If `page`, the list has one page's items."""
+    """Return the query for the last of the next `:offset` + 1 items, of one page if `page`. No row: fewer are left."""
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"

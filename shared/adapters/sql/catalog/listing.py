@@ -163,7 +163,7 @@ def dead_letters(
 
 @lru_cache
 def _letter_sizes(dialect: str, one_crawl: bool) -> TextClause:
-    """Return the query for a page of the list of dead letters: their numbers, and the bytes of their URL and evidence.
+    """Return the query for the ids and sizes of dead letters. A size is the length of URL and evidence in bytes.
 
     `one_crawl`: the query selects only the letters of the crawl `:crawl_id`.
     """

@@ -23,8 +23,9 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""For each kind of command, a function that returns a revision of a crawl: the one for which the leader sends a command
-of this kind now. None: there is no such revision."""
+"""For each kind of command: a function that returns the latest revision of a crawl that requires this command.
+
+The leader sends no command of this kind for other revisions. None: no revision of the crawl requires the command."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
@@ -53,9 +54,9 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
 
 def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if the leader must send a command of this kind for this revision, or has sent it.
+    """Return True if `revision` is the latest revision of the crawl that requires a command of this kind.
 
-    The leader sends no such command for the first revision of a spec.
+    The leader may have sent the command already. Return False for the first revision, because it requires no command.
     """
     sent_for = _SENT_FOR.get(kind)
     try:

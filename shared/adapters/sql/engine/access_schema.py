@@ -175,8 +175,11 @@ seed_sets = Table(
     Index("seed_sets_name", "crawl_id", "name", unique=True),
     sqlite_autoincrement=True,
 )
-"""The declared seed sets. `document`: the declared list of seeds, in JSON. `canonical`: the seeds with canonical URLs,
-one for each URL, in JSON. `seeds`: the number of declared seeds."""
+"""The declared seed sets.
+
+- `document`: the declared list of seeds, in JSON.
+- `canonical`: the same seeds with their URLs converted to canonical URLs, without duplicates, in JSON.
+- `seeds`: the number of declared seeds."""
 
 seed_set_urls = Table(
     "seed_set_urls",

@@ -7,8 +7,10 @@ from sqlalchemy import TextClause, text
 
 BEHIND: Final = "fingerprint > :after"
 UNMARKED: Final = "coalesce(after_command, 0) < :number"
-"""The SQL condition for rows of `urls` that command `:number` may change: those last written before it was accepted.
-The column `after_command` has the number of the newest command that was in progress at the last write."""
+"""The SQL condition for rows of `urls` that the command with the number `:number` may change.
+
+While commands are in progress, an owner marks each row that it writes: `after_command` gets the number of the newest
+command. A command skips rows that are marked with its own number or a greater one."""
 
 ROWS_A_CHUNK = 5_000
 STEP = 500
@@ -43,10 +45,13 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for the last fingerprint of a command's next step through the URLs.
+    """Return a query for the fingerprint at which a command's next step through the URLs ends.
 
-    A step consists of the next `:others` + 1 URLs after the fingerprint `:after`, in the order of fingerprints. The
-    query has no row if fewer URLs are left. `which`: an SQL condition, which selects the URLs. `table`: their table.
+    A step has a fixed number of URLs, which follow the fingerprint `:after` in the order of fingerprints. `:others` is
+    this number minus 1. The query has no row if fewer URLs are left.
+
+    - `which`: an SQL condition, which selects the URLs.
+    - `table`: the table of the URLs.
     """
     return text(
         f"SELECT fingerprint FROM {table} WHERE {which} AND {BEHIND} ORDER BY fingerprint LIMIT 1 OFFSET :others"

@@ -11,8 +11,9 @@ NEXT_CHANGE: Final[ColumnElement[int]] = literal_column(
 )
 """SQL for the number to store in `crawls.change` with a change of a crawl: one more than the greatest stored number.
 
-Readers find changed crawls by these numbers. Concurrent transactions may store the same number. A statement that
-changes several crawls must add a different offset for each crawl, because the SQL has one value in a statement."""
+Readers find changed crawls by these numbers. Within one statement this SQL always has the same value. So a statement
+that changes several crawls must add a different offset for each crawl."""
+# Concurrent transactions may store equal numbers. So readers repeat the last numbers (frontier/crawl_changes.OVERLAP).
 
 ACTIVE_MS: Final[ColumnElement[int]] = literal_column(stored_crawls.ACTIVE_MS, BigInteger)
 """The active time of a row of `crawls` until now, in ms. `budget.max_seconds` limits it."""

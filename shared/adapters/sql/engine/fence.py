@@ -68,10 +68,10 @@ def take_over(connection: Connection, partition: Partition, term: Term) -> None:
 
 
 def resume(connection: Connection, partition: Partition, term: Term) -> None:
-    """Prevent that an earlier transaction of the partition's owner commits after this one, such as one that timed out.
+    """Let the owner of a partition continue after a transaction whose result is unknown, such as after a timeout.
 
-    For this, raise the version of the partition. `term`: the number of the owner's ownership. Raise OwnershipLost if
-    the partition is now owned under another term.
+    Raise the version of the partition. The earlier transaction then can no longer commit. `term`: the number of the
+    owner's ownership. Raise OwnershipLost if the partition is now owned under another term.
     """
     if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

@@ -256,7 +256,10 @@ class LongTransaction:
 
 @asynccontextmanager
 async def patiently(engine: AsyncEngine) -> AsyncIterator[LongTransaction]:
-    """Open a transaction that commits at the end of the `with` block. It rolls back if the `with` block raises."""
+    """Open a transaction that may take hours. `engine`: an engine from `patient_engine`, which has long time limits.
+
+    The transaction commits at the end of the `with` block. It rolls back if the `with` block raises.
+    """
     try:
         async with engine.begin() as connection:
             # The transaction begins with the first statement. COPY goes to the driver directly, so it does not count

@@ -295,14 +295,13 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""The last outcome of every URL that was tried.
+"""One row for each URL that was tried. It has the last outcome, or the last fetched page if later fetches got no page.
 
 - `page`: the URL is an indexed page.
-- `history`: a list of its other outcomes, each with its time, status and reason, newest first.
-- `left_out`: the numbers of the page's excluded links by reason, encoded by shared.domain.explain.excluded_links. NULL
-  without excluded links.
+- `history`: the outcomes of the URL's other fetches, each with its time, status and reason, newest first.
+- `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
-- `recrawl`: encoded by shared.domain.frontier.page_history. NULL for a page that is fetched once."""
+- `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once."""
 
 seed_contexts = Table(
     "seed_contexts",
@@ -340,8 +339,8 @@ seed_links = Table(
     Column("via", LargeBinary(16), nullable=False),
     sqlite_with_rowid=False,
 )
-"""For each URL that only seed sets give as a seed: the nearest link to it from a page. When the URL leaves the sets, it
-gets the depth and linking page of this link."""
+"""One link from a page to each URL that is a seed only because of seed sets. If the URL leaves the seed sets, it stays
+in the crawl as the target of this link. Of several links, the table has the one with the least (extra, depth)."""
 
 links_left_out = Table(
     "links_left_out",
@@ -390,8 +389,8 @@ producers = Table(
     sqlite_with_rowid=False,
 )
 """One row for each producer: a name under which a process numbers its messages. `n`: the last applied number. `total`:
-the number of URLs up to it. `gaps`: how many messages came after a missing number. `seen_at_ms`: when retention first
-found the row of a producer that is used once, such as an upload. NULL for other producers."""
+the number of URLs up to it. `gaps`: how often one or more numbers in sequence were missing. `seen_at_ms` is only for
+producers that are used once, such as an upload. It is the time when a retention pass first read the row, else NULL."""
 
 commands = Table(
     "commands",
@@ -446,5 +445,4 @@ report_holds = Table(
     Column("begun_at_ms", BigInteger, nullable=False),
 )
 """One row for each process that copies the reports. While the process keeps raising `beat`, owners purge no reports
-(shared.domain.frontier.purge_holds).
-`begun_at_ms`: when the present number of `beat` was written (Unix ms)."""
+(shared.domain.frontier.purge_holds). `begun_at_ms`: when the present number of `beat` was written (Unix ms)."""

@@ -116,7 +116,10 @@ class SqliteThreads:
             self._write_began = None
 
     def write_waits_s(self) -> float:
-        """Return how many seconds the current write has run or waited for the write lock; 0 if no write runs."""
+        """Return how many seconds ago the current write transaction began. Return 0 if there is none.
+
+        The wait for the write lock of the file is part of this time.
+        """
         began = self._write_began
         return 0.0 if began is None else time.monotonic() - began
 

@@ -151,8 +151,9 @@ def storable(value: Any) -> Any:
 def apply(connection: Connection, fence: Fence, position: Position, changes: Changes) -> Sequence[QueueEnd]:
     """Write an owner's changes, and the position up to which the owner has applied the reports (Store.apply).
 
-    One transaction ends a limited number of the URLs of the queues in `changes.give_up`. Return the queues that have
-    more such URLs. Raise OwnershipLost if the partition has another owner.
+    The URLs of the queues in `changes.give_up` get a final state, so that they are not fetched. One transaction does
+    this for a limited number of URLs. Return the queues that may have more URLs: pass them again with the next changes.
+    Raise OwnershipLost if the partition has another owner.
     """
     pass_fence(connection, fence, position)
     return write(connection, fence.partition, changes)
@@ -161,8 +162,8 @@ def apply(connection: Connection, fence: Fence, position: Position, changes: Cha
 def write(connection: Connection, partition: Partition, changes: Changes) -> Sequence[QueueEnd]:
     """Write an owner's changes inside a transaction that has passed the fence.
 
-    One transaction ends a limited number of the URLs of the queues in `changes.give_up`. Return the queues that have
-    more such URLs.
+    The URLs of the queues in `changes.give_up` get a final state, so that they are not fetched. One transaction does
+    this for a limited number of URLs. Return the queues that may have more URLs: pass them again with the next changes.
     """
     URL.run(
         connection,

@@ -15,8 +15,9 @@ from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Partition, Revision
 
 OVERLAP: Final = 32
-"""Each read repeats the changes with the last 32 numbers of the previous read. A slow transaction may have committed
-such a number only after the previous read."""
+"""Each change of a crawl has a number. A read begins this many numbers before the last number of the previous read.
+
+A transaction gets its number before it commits. So a slow transaction may commit a lower number after that read."""
 
 COMPARED: Final = 10
 """Each read also checks this many other crawls for changes that earlier reads missed. It compares their stored versions
@@ -49,8 +50,9 @@ def since(
     """Return what changed in crawls since an earlier read (Store.crawl_changes).
 
     - `mark`: the position that the earlier read returned. The default ChangeMark is for the first read.
-    - `known`: a function that returns the version of a crawl that the caller has read, None if it has read none.
-    - `compare`: crawls whose stored version is compared with `known` in any case.
+    - `known`: a function that returns the version of a crawl that the caller has read before, or None. If the stored
+      version is the same, the row of the crawl is left out of the result.
+    - `compare`: crawls to check even if they do not seem to have changed since `mark`.
     """
     # Each read after the first also compares the next COMPARED crawls that are seeding, running or paused.
     # A slow transaction may commit a low number so late that no later read begins below it. The comparison finds it.

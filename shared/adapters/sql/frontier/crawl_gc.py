@@ -36,10 +36,10 @@ _REOPEN: Final = text(
 
 
 def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]:
-    """Return at most _AT_ONCE deleted crawls that are not marked as collected: some of their rows may be left.
+    """Return deleted crawls whose removal is not finished, at most _AT_ONCE (Store.uncollected).
 
-    The result has for each crawl the partitions that have not removed its rows yet. An empty sequence: all have
-    removed them (Store.uncollected).
+    The result has for each crawl the partitions that must still remove rows of the crawl. The sequence is empty if all
+    partitions are done. The leader must then remove the other rows of the crawl, and call `collected`.
     """
     crawls, commands = schema.crawls.c, schema.commands.c
     every = connection.execute(select(schema.cluster.c.partitions)).scalar_one()
@@ -77,8 +77,10 @@ def to_reopen(
 ) -> tuple[Sequence[CrawlId], CrawlId | None]:
     """Return finished crawls that `reopen` would change, and the id to pass as `after` next (None at the end).
 
-    One call examines the crawls in `among`, and the next `max_count` crawls with queued URLs whose ids are above
-    `after`.
+    One call examines two groups of crawls:
+
+    - the next `max_count` crawls that have queued URLs and ids above `after`,
+    - in addition, all crawls in `among`.
     """
     queued = connection.execute(WITH_QUEUES, {"after": after, "max_count": max_count}).scalars().all()
     again = [

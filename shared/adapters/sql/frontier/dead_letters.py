@@ -53,13 +53,18 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue the URLs of one chunk of dead letters again. Return where the next chunk begins, None at the end.
+    """Queue the URLs of one chunk of dead letters again. Return the letter after which the next chunk begins, or None.
 
-    - `sent`: the letters whose messages the owner has published. They are deleted.
-    - `upto`: the last letter of this chunk. If there are many letters of URLs, the chunk ends earlier.
+    A chunk has a limited number of letters of URLs. All letters of the chunk are deleted. A queued URL gets fresh
+    attempts.
 
-    The URLs get fresh attempts, and their letters are deleted. A URL is not queued if it is unknown, is not failed, or
-    was written after the command was accepted.
+    - `sent`: letters of messages that the owner has published again. These letters are deleted, too.
+    - `upto`: the chunk has no letter with a greater number.
+
+    A URL is not queued again in these cases:
+
+    - The crawl does not have the URL, or the URL has not failed.
+    - An owner has changed the URL after it accepted the command.
     """
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
