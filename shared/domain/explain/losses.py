@@ -72,10 +72,12 @@ _PAGES: Final = {
 
 
 class Losses(Struct, frozen=True):
-    """What a crawl left out, by reason.
+    """What a crawl left out. Each field is a mapping from a reason to a value for this reason.
 
-    `left_out`: the number of excluded links. `truncated`: the number of incomplete bodies. `examples`: some of the
-    excluded links.
+    - `left_out`: reason -> the number of links that were excluded for it. For NOT_PARSED: the number of pages whose
+      links were not read.
+    - `truncated`: reason -> the number of bodies that are incomplete because of it.
+    - `examples`: reason -> some of the links that were excluded for it.
     """
 
     left_out: Mapping[str, int]

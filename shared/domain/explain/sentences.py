@@ -285,11 +285,10 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 
 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return how the scope would judge a link to a URL that the crawl does not know.
+    """Return how the scope would judge a link to `url`, a URL that the crawl does not know.
 
-    Return the host of the page that is assumed to have the link, and the verdict of each rule of the scope.
-
-    `host_known`: the crawl has URLs of the URL's host. Then this is the assumed host, otherwise the first seed's host.
+    The result is the host on which the page with the link is assumed to be, and the verdict of each rule of the scope.
+    If the crawl has URLs of the host of `url` (`host_known`), it is that host. Otherwise it is the first seed's host.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)

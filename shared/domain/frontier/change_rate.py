@@ -74,8 +74,11 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `still_s`: the sum of two times in which the page did not change: the known time before this change, and the
-        time since it. Do not count a time for which the estimate was updated already.
+        `still_s`: the seconds for which the page is known to be unchanged, since the estimate was last updated. Time
+        before the change and time after the change are added up.
+
+        Example: The estimate was last updated on Monday. A sitemap read on Wednesday shows no change. A sitemap read on
+        Saturday dates the change to Friday. `still_s` is three days: Monday to Wednesday, and Friday to Saturday.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

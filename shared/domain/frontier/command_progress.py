@@ -42,7 +42,10 @@ def place_of(after: int) -> tuple[int, bytes]:
 
 
 def deletes_by_host(run: CommandRun) -> bool:
-    """Return True if a deletion of seeds lists the seeds to keep, False if it lists the seeds to remove.
+    """Return True if a command that deletes seeds must search all hosts of the crawl for the seeds to delete.
+
+    - True: the command lists the seeds to keep. All others must be found, host by host.
+    - False: the command lists the seeds to delete. Only these are looked up.
 
     `run`: a DELETE_SEEDS or DELETE_SEEDS_BETWEEN.
     """

@@ -34,14 +34,14 @@ class CommandKind(StrEnum):
       at `places`. Several such commands can keep more seeds than one message can name.
     - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. It is applied only after
       the seeds that the same change added to the set.
-    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it sets
-      the stored pages that wait to DONE.
+    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it does
+      the opposite: a stored page that waits for its next fetch gets the state DONE.
     - EXCLUDE excludes the queued URLs that the exclusion `target` covers, for all crawls. `revision` is the first
       revision of the exclusions that contains it. With `withdraw` it also removes the stored data of such URLs from
       pages, exports and items.
-    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. Queued URLs that the scope does
-      not admit leave the queue. URLs that only an earlier scope or a lower page limit of their host excluded are queued
-      again.
+    - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It excludes queued URLs that the
+      new scope does not admit. It queues again URLs that the earlier scope excluded and the new scope admits. It also
+      queues again URLs that the page limit of their host excluded, if the host may now give more pages.
     - REDISCOVER reads the links of stored pages again, and queues those that the scope, widened at `revision`, admits.
     - REPLAY queues a dead letter again, DISCARD deletes it. `letter` is its number, or 0 for all dead letters of the
       crawl.
@@ -99,7 +99,10 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 
 
 def collection_of(crawl_id: CrawlId) -> str:
-    """Return the id of the DELETE command of a crawl. It depends on `crawl_id` only, so duplicates have the same id."""
+    """Return the id of the command (kind DELETE) that removes all rows of a deleted crawl.
+
+    A crawl has only one such id. So a command that is sent twice has the same id both times.
+    """
     return f"delete-{crawl_id}"
 
 

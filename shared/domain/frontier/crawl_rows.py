@@ -39,7 +39,10 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key of the publication of seeds that the leader must make while the crawl is SEEDING."""
+        """The key by which the leader records that it has begun to publish the crawl's seeds.
+
+        While the crawl is SEEDING, the leader publishes all its seeds once for each key.
+        """
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
     @property
@@ -88,10 +91,13 @@ class CrawlChanges(Struct, frozen=True):
     """The changes of crawls since an earlier read, as one snapshot.
 
     - `mark`: the position of this read, to pass to the next read.
-    - `rows`: the rows of the crawls whose version the caller does not know yet. None for a deleted crawl.
-    - `recent`: the versions of the crawls that changed last. An earlier read may have returned some of them.
-    - `compared`: the crawls that were checked whether or not they seemed changed: those that the caller named, and a
-      few unfinished crawls in turn.
+    - `rows`: the new row of each crawl that changed, None for a deleted crawl. The first read returns the row of each
+      crawl that is seeding, running or paused.
+    - `recent`: the versions of the crawls with the latest changes. Consecutive reads overlap: `recent` also has a few
+      changes that the caller has read before.
+    - `compared`: the crawls whose stored version this read compared with the version known to the caller, to find
+      missed changes. They are the crawls that the caller named, and a few unfinished crawls in turn. Most of them are
+      unchanged. A changed one is also in `rows`.
     - `counted`: the crawls whose counters changed.
     - `clocks`: for each pool, the total time in ms during which the pool could work.
     - `positions`: for each partition, the position in the reports up to which its owner has applied them.

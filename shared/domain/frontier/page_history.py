@@ -23,13 +23,19 @@ PREFIX_BYTES: Final = 8
 """How many bytes of a page's fingerprint the log of changes keeps: enough to identify the page on its host."""
 
 GONE: Final = "gone"
-"""The reason of a URL that is done because its page is gone."""
+"""The reason that is stored with a URL in the state DONE if its page is gone."""
 
 FETCHED_ONCE: Final = "fetched_once"
-"""The reason of a URL that is done because a rule forbids to fetch its page again."""
+"""The reason that is stored with a URL in the state DONE if the URL was fetched and is never to be fetched again.
+
+The recrawl policy `never` of the spec causes this.
+"""
 
 QUIET: Final = "quiet"
-"""The reason of a sitemap that is done because its last fetches found nothing new."""
+"""The reason that is stored with a sitemap's URL in the state DONE if its last fetches found nothing new.
+
+The crawl does not fetch this sitemap again.
+"""
 
 MISSES_TO_GONE: Final = 2
 """A page is gone after this many fetches in a row found no page."""
@@ -54,8 +60,9 @@ class PageHistory(Struct, frozen=True):
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
-    - `followed`: the expected fraction of the page's changes that have a sign, times 255: 128 for about half of them.
-    - `known_ms`: when a sign last updated `rate` (Unix ms, whole seconds). It is 0 again after a comparison.
+    - `followed`: the expected share of the page's changes that have a sign. 0 is none, 128 about half, 255 is all.
+    - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`
+      since the newest comparison.
 
     In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
     the sitemap is fetched.

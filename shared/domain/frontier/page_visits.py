@@ -3,6 +3,8 @@
 A page is compared with its stored version. An answer 304 to a conditional request, or an equal payload, is unchanged.
 Two fetches in a row that find no page (404, 410 or a redirect) make it gone. Any other failure leaves the stored page
 as it is, and the page is fetched again when it is due.
+
+A page has a sign of change if a sitemap or feed gives it a date later than its last fetch.
 """
 
 from enum import StrEnum
@@ -78,7 +80,7 @@ def conditional(url: LeasedUrl) -> bool:
 
     Return False in these cases:
     - No page of the URL is stored, or this is no revisit of a stored page.
-    - A link found since the lease lowers the URL's depth or its number of extra hops.
+    - Since the lease, a link to the URL was found that lowers the URL's depth or its number of extra hops.
     """
     # More of the page's links may then be in scope. The worker needs the page's body to judge them.
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
@@ -86,12 +88,13 @@ def conditional(url: LeasedUrl) -> bool:
 
 
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
-    """Return True if a page must be fetched again because more of its links may be in scope now.
+    """Return True if a page must be fetched again because more of the page's own links may be in scope now.
 
-    That is so in two cases:
-    - A link found since the lease lowers the page's number of extra hops.
-    - Such a link lowers the page's depth, and the new depth is below `max_depth`, the crawl's limit (None: no limit).
-      In a crawl without a limit this case does not occur.
+    That is so if a shorter path to the page was found since the lease:
+    - The new path has fewer extra hops.
+    - Or the new path gives the page a lower depth, and this depth is below `max_depth`.
+
+    `max_depth`: the crawl's limit of depth. With None there is no limit, and a lower depth changes nothing.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -128,7 +131,8 @@ def judge_page(
     - `decision`: the result of `failure.decide` for the fetch.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.
-    - `signals`: how often the signs of change of the URL's host were right, with this comparison included.
+    - `signals`: how reliable the signs of change of the URL's host are. The caller has already updated `signals` with
+      the result of this fetch.
     """
     unchanged = is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:
@@ -183,10 +187,14 @@ def _with_rate(
 ) -> PageHistory:
     """Return `history` with the page's rate of change as estimated after this fetch.
 
-    - CHANGED or UNCHANGED: the estimate is updated.
-    - Any other finding: the estimate is kept. If there is none yet, it becomes the result of `rate_before`.
+    - If `finding` is CHANGED or UNCHANGED: the rate before the fetch, updated with this finding.
+    - Otherwise: the rate that `history` has. If `history` has no rate: the rate before the fetch.
 
-    `known`: the history before the fetch.
+    The rate before the fetch is the rate in `known`. If no comparison or sign of change has updated the rate in `known`
+    yet, it is the rate that is assumed for a new page.
+
+    - `history`: the page's history after the fetch, in which only the rate is not updated yet.
+    - `known`: the page's history before the fetch.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):

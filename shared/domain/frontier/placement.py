@@ -108,7 +108,10 @@ def reconcile(
 
 
 def _the_one(held: Mapping[Partition, str | None], able: Mapping[str, PlacementMaster], leader: str) -> str:
-    """Return the master in `able` that must own all partitions: the leader, or else the owner of most partitions.
+    """Return the name of the one master that must own all partitions of a cluster on SQLite.
+
+    - If the leader is in `able`: the leader.
+    - Otherwise: the master in `able` that owns the most partitions now.
 
     `held`: the present owner of each partition. `able`: the masters that can own partitions, by name.
     """

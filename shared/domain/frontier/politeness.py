@@ -26,9 +26,9 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""The pauses between attempts to reach an unreachable host double up to `retry.outage_s` / PROBES seconds.
+"""At least about this many attempts to reach a host are made during an outage of `retry.outage_s` seconds.
 
-So a host is tried several times during an outage of `retry.outage_s` seconds."""
+For this, the growing pauses between the attempts are limited to `retry.outage_s` / PROBES seconds."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -52,10 +52,11 @@ SHARD_WORK_S: Final = 10.0
 SHARD_MAX: Final = 500
 PART_MIN: Final = 16
 PART_WORK_S: Final = 0.5
-"""How many seconds of fetching `shard_part` puts into a small shard of a slow host.
+"""PART_MIN and PART_WORK_S give the minimum size of a shard if several slots share a host's queue (`shard_part`).
 
-If several slots share a host's queue, a shard has at least PART_MIN URLs, or as many as take PART_WORK_S seconds if
-these are fewer.
+- Normally, the minimum is PART_MIN URLs.
+- If fetching PART_MIN URLs takes longer than PART_WORK_S seconds, the minimum is as many URLs as take PART_WORK_S
+  seconds.
 """
 _DOUBLINGS_MAX: Final = 64
 
@@ -123,16 +124,21 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 class HostHealth(Struct, frozen=True):
     """How a host answered its last requests, and until when it gets no request because of its refusals and failures.
 
-    - `failures`: the number from which the back-off is computed. A failure, or a refusal while the host is `refusing`,
-      adds 1. A usable response subtracts 1.
-    - `unreachable`: how many attempts in a row could not resolve or connect to the host. Any response resets it.
+    A refusal is a 429 or 503. A usable response is any other response. A failure: the host could not be reached, or its
+    robots.txt could not be read. The host is `refusing` if its last 3 responses, or over a quarter of its last 20, were
+    refusals.
+
+    - `failures`: the number from which the back-off is computed. A failure adds 1. A refusal adds 1 only if the host is
+      `refusing`. A usable response subtracts 1.
+    - `unreachable`: the number of failures in a row. Any response sets it to 0.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
     - `recent`: a 1 bit, followed by one bit for each of the last `WINDOW` responses: 1 for a 429 or 503, else 0. Bit 0
       is the newest response.
     - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
-    - `silent_since_ms`: when the host became unreachable or began to refuse, 0 while it answers.
+    - `silent_since_ms`: when the host first failed or became `refusing` since its last usable response. A usable
+      response sets it to 0.
     """
 
     failures: int = 0
@@ -152,9 +158,9 @@ class HostHealth(Struct, frozen=True):
         return refused * REFUSING_SHARE > WINDOW or (self.recent > row + 1 and self.recent & row == row)
 
     def after(self, effect: HostEffect) -> bool:
-        """Return True if a response with this effect (a 429 or 503) would make `refusing` True.
+        """Return True if the whole host would count as `refusing` after one more response with a 429 or 503.
 
-        Return False for the effect UNREACHABLE.
+        `effect`: THROTTLED for a 429, BUSY for a 503. For UNREACHABLE return False, because there is no response.
         """
         return effect is not HostEffect.UNREACHABLE and replace(self, recent=_shifted(self.recent, 1)).refusing
 
@@ -203,7 +209,11 @@ class HostHealth(Struct, frozen=True):
         )
 
     def connected(self) -> "HostHealth":
-        """Return the health after a connection that broke before a response. Only `unreachable` changes: to 0."""
+        """Return the health after a fetch that reached the host but got no HTTP response.
+
+        An example is a connection that was made and then broke. The host is reachable, so `unreachable` becomes 0.
+        Nothing else changes.
+        """
         return replace(self, unreachable=0) if self.unreachable else self
 
     def refused(

@@ -30,9 +30,10 @@ SIGNALS_REMEMBERED: Final = 64.0
 comparisons count less than new ones."""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores the signs of pages that change so often that a sign does not make them due.
+"""`solved` ignores signs of change of pages whose rate of change is at least `_SIGN_WORTH` / price (in seconds).
 
-These are the pages with a rate of change of at least `_SIGN_WORTH` / price, where the price is in seconds.
+The value of fetching such a page stays below the price, or only just reaches it. So even a page that surely has changed
+is not fetched for its sign.
 """
 
 _SMALL: Final = 1e-3
@@ -134,10 +135,10 @@ def solved(
     - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
       exceeds it.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-    - `signalled`: for each bucket, the sum of a fraction over its pages: the fraction of the page's changes that have
-      signs.
-    - `followed`: for each bucket, the number of pages that have signs for any of their changes. Without these numbers
-      the result is less exact.
+    - `signalled`: for each bucket, a sum over its pages. A page with signs for all its changes adds 1. A page with
+      signs for half of its changes adds 0.5.
+    - `followed`: for each bucket, the number of pages that have signs for any of their changes. Without `followed` the
+      result is less exact.
     """
     # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -176,8 +177,9 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
-    - `pages`: the number of these pages, 0 if it is unknown.
-    - `signalled`: for each page the fraction of its changes that have signs, added up over these pages.
+    - `pages`: the number of these pages. 0 if the caller of `solved` gave no such number (`followed`).
+    - `signalled`: a sum over these pages. A page with signs for all its changes adds 1. A page with signs for half of
+      its changes adds 0.5.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -221,13 +223,16 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 
 
 class SignalTrust(Struct, frozen=True):
-    """How often a host's signs of change were right. A sign of change is the date of a page in a sitemap or feed.
+    """How reliable a host's signs of change are. A sign of change is the date of a page in a sitemap or feed.
 
-    Each time a page is fetched again, it is compared with its last fetch. `wrong` and `missed` count the results.
-    `still` and `due` are the counts to expect from the pages' rates of change, if signs had no meaning.
+    Each time a page is fetched again, the fetch shows if the page has changed. Signs can be wrong in two ways. For each
+    way there are two numbers: how many pages it happened to, and how many it would happen to if signs were random. The
+    second number follows from the pages' rates of change.
 
-    - `wrong`: how many pages with a sign had not changed. `still`: the expected count.
-    - `missed`: how many pages without a sign had changed. `due`: the expected count.
+    - A page with a sign has not changed. `wrong`: the observed number. `still`: the number for random signs.
+    - A page without a sign has changed. `missed`: the observed number. `due`: the number for random signs.
+
+    Signs are reliable if `wrong` is much lower than `still`.
     """
 
     wrong: float = 0.0
@@ -276,7 +281,11 @@ def advanced_s(rate: float, precision: float) -> float:
 
 
 def _fraction(events: float) -> float:
-    """Return 1 - (1 + x) e^(-x), where x is `events`, an expected number of changes."""
+    """Return the value of fetching a page again, as a fraction (0 to 1) of the highest possible value of that page.
+
+    `events`: how many times the page is expected to have changed since its last fetch. With x for `events`, the result
+    is 1 - (1 + x) e^(-x).
+    """
     if events < _SMALL:  # The terms cancel, so use their series.
         return events * events * (0.5 - events / 3 + events * events / 8)
     return -expm1(-events) - events * exp(-events)

@@ -21,9 +21,9 @@ _KEPT_PART: Final = 100
 _ONE: Final = 1 << 64
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _EXACT: Final = 4096
-"""`RecrawlBudget.spent` checks this many of the newest slots one by one if they belong to the partition.
+"""`RecrawlBudget.spent` counts exactly how many of the newest _EXACT slots belong to the partition.
 
-For older slots it estimates how many belong to the partition."""
+Of the older slots, it only estimates how many belong to the partition."""
 
 
 class Share(Struct, frozen=True):

@@ -4,6 +4,9 @@ An owner has a `RecrawlPages` for each crawl whose pages are fetched by their ra
 `adaptive`). A page is due when the value of a fetch reaches a price (see the module `recrawl`). A `RecrawlPages`
 computes this price from the counts of pages and the partition's share of the crawl's requests a day. A new owner reads
 the counts from SQL. The module does no I/O.
+
+A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner estimates which
+share of a page's changes have such a sign.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,26 +42,32 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""A key of PageCounts: the number of pages in each bucket, a range of rates of change.
+"""The key of PageCounts for the number of pages in each bucket, a range of rates of change.
 
-Only those changes of a page count that have no sign (`waiting_bucket`). A page with 4 changes a day, 3 of them with
-signs, is in the bucket of 1 change a day.
+The bucket of a page follows from the changes without a sign (`waiting_bucket`). For example, a page changes 4 times a
+day, and 3 of the changes have signs. Then the page is in the bucket of 1 change a day.
 """
 
 SIGNALLED: Final = "signalled"
-"""A key of PageCounts: for each bucket, the sum of `PageHistory.followed` over its pages.
+"""The key of PageCounts for the sum of `PageHistory.followed` over the pages of each bucket.
 
-All changes of a page count for its bucket, with and without signs (`signalled_bucket`).
+`PageHistory.followed` is the expected share of a page's changes that have a sign: 0 is none, 255 is all. The
+bucket of a page follows from all its changes (`signalled_bucket`). For example, a page that changes 4 times a day, 3 of
+them with signs, adds 191 (3/4 of 255) to the bucket of 4 changes a day.
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""A key of PageCounts: for each bucket, the number of pages whose changes are expected to have signs.
+"""The key of PageCounts for the number of pages in each bucket that are expected to have signs of change.
 
-These are the pages whose `PageHistory.followed` is not 0. All changes of a page count for its bucket, as in SIGNALLED.
+These are the pages whose `PageHistory.followed` is not 0. The bucket of a page follows from all its changes. For
+example, a page that changes 4 times a day, 3 of them with signs, adds 1 to the bucket of 4 changes a day.
 """
 
 SITEMAPS: Final = "sitemap_rates"
-"""A key of PageCounts: the number of sitemaps and feeds in each bucket, a range of rates of fetching."""
+"""The key of PageCounts for the number of sitemaps and feeds in each bucket.
+
+A sitemap's bucket follows from how often the sitemap is fetched, not from how often it changes.
+"""
 
 COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
@@ -148,11 +157,11 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the rate of change that is assumed for a page until two of its fetches were compared.
 
-        The result is encoded (`ChangeRate.code`). The rate is one change in `equal_s` seconds, the time between two
-        fetches if all pages are fetched equally often.
+        The result is encoded (`ChangeRate.code`). If the crawl's budget allows to fetch each page once a week, the rate
+        is one change a week. But it is at least one change in the longest wait that `interval` allows. And it is at
+        most one change in the geometric mean of the shortest and the longest wait.
 
-        - `interval`: the bounds of the page's wait. They limit the rate.
-        - `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
         """
         # The lowest rate is one change in the longest interval, the highest is that of a crawl without a budget.
         equal = 1 / self.equal_s(part)
@@ -190,6 +199,8 @@ class RecrawlPages:
 class AdaptiveSchedule(Struct, frozen=True):
     """The waits of a crawl's pages at `now_ms` (Unix ms), by their rates of change (recrawl policy `adaptive`).
 
+    A sign of change is a date in a sitemap or feed that is later than the page's last fetch.
+
     `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
     """
 
@@ -202,21 +213,21 @@ class AdaptiveSchedule(Struct, frozen=True):
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the share of the page's changes that are expected to have a sign of change, from 0 for none to 255
-          for all.
+        - `followed`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. The greater the
+          share, the longer is the wait.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the share of a page's changes that are expected to have a sign: from 0 for none to 255 for all.
+        """Return the expected share of a page's changes that have a sign. 0 is none, 255 is all.
 
-        Return 0 in two cases: the host's signs are not trusted, or the page changes so often that a sign does not make
-        it due.
+        The share is the same for all pages of a host, and 0 if the host's signs are not trusted. One exception: it is 0
+        for a page that changes so often that even a known change is not worth a fetch.
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
-        - `signals`: how often the signs of the page's host were right.
+        - `signals`: what is stored of the signs of change of the page's host.
         """
         if not (followed := signals.followed):
             return 0

@@ -34,10 +34,10 @@ class RevisitRow(Struct, frozen=True):
 
 
 class Superseded(Struct, frozen=True):
-    """A change in the database: the stored version of a page becomes an earlier version, and a new one replaces it.
+    """The stored version of a page that a new version replaces. It is kept as an earlier version of the page.
 
-    - `version`: the number of the version to keep.
-    - `forget`: earlier versions up to this number are deleted. With 0 or a negative number none is deleted.
+    - `version`: the number of the replaced version.
+    - `forget`: versions with this number or a lower one are deleted. With 0 or a negative number none is deleted.
     """
 
     crawl_id: CrawlId

@@ -19,13 +19,16 @@ TRUSTED: Final = 0.5
 """A host's signs of change are trusted if they are more reliable than this, from 0 to 1 (`SignalTrust.precision`)."""
 
 FOLLOWED: Final = 255
-"""The greatest value of `PageHistory.followed`: all changes of the page are expected to have a sign."""
+"""The value of `PageHistory.followed` that means: all changes of the page are expected to have a sign.
+
+The value 0 means that no change is expected to have one.
+"""
 
 SITEMAP_PART: Final = 5.0
-"""With the recrawl policy `adaptive`, at least this many pages of a host are fetched for each fetch of a sitemap.
+"""Determines the shortest wait between two fetches of a sitemap with the recrawl policy `adaptive`.
 
-The time that these pages take is computed as if all pages were fetched equally often. If it exceeds the crawl's longest
-interval, a sitemap waits only for that interval."""
+The wait is the time in which the crawl fetches this many pages of the sitemap's host. That time is computed as if all
+pages of the crawl were fetched equally often. The spec's bounds of the wait have precedence."""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -46,9 +49,9 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """The share of a page's changes that are expected to have a sign, from 0 to 255 (FOLLOWED) for all changes.
+        """The expected share of the changes of the host's pages that have a sign. 0 is none, 255 (FOLLOWED) is all.
 
-        It is 0 if `trusted` is False.
+        If `trusted` is False, it is 0.
         """
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
@@ -95,11 +98,12 @@ def signals_of(stored: bytes | None) -> HostSignals:
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
     """Return the code (`ChangeRate.code`) of a page's rate of change after a sitemap or feed gave a date for the page.
 
-    Times are Unix ms.
+    `known`: the page's rate of change before. Times are Unix ms, here in their usual order:
 
-    - `known`: the rate before. `known_ms`: when that rate was estimated.
-    - `lastmod_ms`: the date that the sitemap or feed gives. `now_ms`: when it was read.
-    - `read_ms`: when a sitemap of the host was read the last time before.
+    - `known_ms`: when the page was last fetched, or when an earlier date last updated `known`, whichever is later.
+    - `read_ms`: when a sitemap of the host was read before. It did not yet show the change.
+    - `lastmod_ms`: when the page changed, by the date that the sitemap or feed gives now.
+    - `now_ms`: the present time, at which that date was read.
     """
     # If the date is right, the page did not change from `known_ms` to `read_ms`, nor from `lastmod_ms` to `now_ms`.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
@@ -107,30 +111,34 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket of the rate of a page's changes without a sign: a range of rates (`recrawl.bucket_of`).
+    """Return the bucket in which a page is counted if only its changes without a sign are considered.
 
-    The arguments are those of `waiting_code`.
+    A bucket is a range of rates of change (`recrawl.bucket_of`).
+
+    - `code`: the rate of all changes of the page, as `ChangeRate.code`.
+    - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
     """
     return bucket_of(waiting_code(code, followed))
 
 
 def waiting_code(code: int, followed: int) -> int:
-    """Return the rate of those changes of a page that have no sign, as `ChangeRate.code`.
+    """Return the rate of change from which a page's wait for its next fetch is computed, as `ChangeRate.code`.
 
-    This rate determines how long the page waits for its next fetch.
+    Only changes without a sign are in this rate, because a sign makes the page due sooner anyway. For example, a page
+    changes 4 times a day, and 3 of the changes have signs. Then the result is about 1 change a day.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
-    - `followed`: the share of the page's changes that are expected to have a sign, from 0 for none to 255 for all.
+    - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
     """
     return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket of a page in the counts SIGNALLED and FOLLOWED_PAGES of `recrawl_pages`.
+    """Return the bucket for the counts of pages that have signs (SIGNALLED and FOLLOWED_PAGES in `recrawl_pages`).
 
-    A bucket is a range of rates (`recrawl.bucket_of`). All changes of the page count, with and without signs.
+    A bucket is a range of rates of change (`recrawl.bucket_of`).
 
-    `code`: the page's rate of change, as `ChangeRate.code`.
+    `code`: the rate of all changes of the page, with and without signs, as `ChangeRate.code`.
     """
     return bucket_of(prior(decoded(code).cautious).code)
 
@@ -147,7 +155,10 @@ def sitemap_wait_ms(interval: PageInterval, quiet: int, least_ms: float) -> int:
 
 
 def sitemap_code(wait_ms: int) -> int:
-    """Return the code (`ChangeRate.code`) of the rate at which a sitemap is fetched: once in `wait_ms`."""
+    """Return the rate at which a sitemap is fetched, one fetch in `wait_ms`, encoded as one integer.
+
+    The encoding is that of a page's rate of change (`ChangeRate.code`).
+    """
     return prior(1000 / max(wait_ms, 1)).code
 
 
