@@ -23,11 +23,11 @@ class Backlog(Protocol):
     """Counts the reports in the broker that owners have not applied yet, over all partitions."""
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of stored reports after these positions, and the age of the oldest by the broker's clock.
+        """Return the number of reports that are not applied yet, and the age of the oldest of these reports.
 
-        `positions` maps a partition to the position up to which its reports are applied. The number
-        may include applied reports that are not purged yet, but it is 0 if every report is applied. Raise Transient if
-        the broker is away.
+        `positions` maps a partition to the position up to which its reports are applied. The number may be too high,
+        because it may include applied reports that are not purged yet. If every report is applied, the number is 0.
+        The age is measured by the broker's clock. Raise Transient if the broker is away.
         """
 
 
@@ -79,7 +79,11 @@ class QueuedVisit(NamedTuple):
 
 
 class VisitOrigin(Struct, frozen=True):
-    """Where a delivered URL shard is queued: its partition, its place in the pool's queue, and its stream sequence."""
+    """Where the broker stores a URL shard that it has delivered to a worker.
+
+    - `place`: the pool, host and slot of the shard.
+    - `sequence`: the number of the shard's message in the stream of the pool.
+    """
 
     partition: Partition
     place: QueuedVisit
@@ -206,9 +210,10 @@ class Broker(Protocol):
         """
 
     async def continues(self, sequence: int, at_ns: int) -> bool:
-        """Return True if this is still the stream that stored a report at `sequence` at the time `at_ns` (Unix ns).
+        """Return True if the stream of reports has not been replaced since `at_ns` (Unix ns).
 
-        Return False if the stream was created again, or restored to an earlier state.
+        At this time the stream stored the report with the number `sequence`. Return False if the stream was created
+        again, or restored to an earlier state.
         """
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:

@@ -62,7 +62,10 @@ class LastAdmin(Exception):
 
 
 class NoSecret(Exception):
-    """An API key that is a client certificate cannot be changed to a key with a secret, because it has no secret."""
+    """The change is refused: an identity that is only a client certificate cannot become a key with a secret.
+
+    Only a new key gets a secret. After the change, the client would have none.
+    """
 
 
 class Stale(Exception):
@@ -347,8 +350,8 @@ class Catalog(Protocol):
         - Missing: `expected` is given, but no key has this name.
         - Stale: the key's present ETag is not in `expected`.
         - Exists: another key has the same client certificate.
-        - NoSecret: the existing key is a client certificate, and `wanted` has a secret.
-        - LastAdmin: the key is the admin key that is valid longest, and would lose this role or expire earlier.
+        - NoSecret: the existing key has only a client certificate, but `wanted` is a key with a secret.
+        - LastAdmin: an admin key would lose its role or expire earlier, and no other admin key is valid for as long.
         """
 
     async def revoke_key(
@@ -356,8 +359,8 @@ class Catalog(Protocol):
     ) -> ApiKey:
         """Revoke the API key of that name and return it.
 
-        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is the
-        admin key that is valid longest, and has not expired.
+        Raise Missing if there is none, and Stale if its present ETag is not in `expected`. Raise LastAdmin if it is an
+        admin key that has not expired, and no other admin key is valid for as long.
         """
 
     async def key(self, key_id: str) -> ApiKey | None:

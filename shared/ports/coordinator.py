@@ -24,9 +24,10 @@ LEADER_MARGIN_S: Final = 4.0
 """A leader that cannot renew its session stops acting this many seconds before another master could become leader."""
 
 MARGIN_SHARE: Final = 4 / 15
-"""The leader's margin in a session with a time to live below 15 s, as a share of that time.
+"""In a session with a time to live below 15 s, this share of that time replaces LEADER_MARGIN_S.
 
-It is then shorter than LEADER_MARGIN_S, the margin in all other sessions.
+Example: the time to live is 6 s. A leader that cannot renew its session then stops acting 1.6 s before another master
+could become leader.
 """
 
 MAX_WRITES: Final = 100

@@ -38,13 +38,15 @@ class ItemTable(Protocol):
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
-        """Store or drop the items of up to `max_count` pages that `apply` kept apart.
+        """Settle items that `apply` kept apart: those of up to `max_count` decided fetches.
 
-        The items of a fetch are stored if an owner has accepted the outcome of the fetch. They are dropped if this
-        outcome can no longer come. Return the numbers of items that were stored and dropped. Return None, and write
-        nothing, if no page has such items.
+        A fetch is decided if an owner has accepted its outcome, or if the outcome can no longer come.
 
-        `evidence`: if it is given, these items are neither stored nor dropped. They become dead letters with this text.
+        - Without `evidence`: store the items of accepted fetches, and drop the items of the other decided fetches.
+        - With `evidence`: turn the items of all decided fetches into dead letters with this text.
+
+        Return the numbers of items that were stored and dropped; dead letters do not count. Return None, and write
+        nothing, if no fetch is decided.
         """
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

@@ -3,7 +3,8 @@
 Every method is one transaction. Methods raise the errors Missing, Exists, Full and Stale of the catalog's port, and
 Transient, Permanent and Unusable of the store's port. A method with a parameter `term` raises OwnershipLost, and writes
 nothing, if a later leader has claimed the schedules. A method that returns schedules or firings raises
-ScheduleUnreadable if a later version of the software wrote one of them. Exceptions are in the method's docstring.
+ScheduleUnreadable if a later version of the software wrote one of them. If a method differs from these rules, its
+docstring says so.
 """
 
 from collections.abc import Sequence
@@ -145,10 +146,10 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply the verb of a queued effect to its crawl. Return the firing if its outcome has changed.
+        """Apply the verb of a queued effect to its crawl. Return the schedule's name and the changed firing.
 
-        A firing may have effects on several crawls, and one outcome for all of them. If the verb was applied but that
-        outcome is the same as before, the result has no firing. Return None, and write nothing, in these cases:
+        A firing has one outcome for all its crawls. If this outcome is the same as before, `firings` of the result is
+        empty. Return None, and write nothing, in these cases:
 
         - The effect is no longer queued.
         - Its schedule is paused or deleted.

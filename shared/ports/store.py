@@ -134,10 +134,11 @@ class Store(Protocol):
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-        """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
+        """Return the crawl's counts of stored pages and of sitemaps in the partition.
 
-        The result maps a kind of count (shared.domain.frontier.recrawl_pages.COUNTED) and a bucket to a number. A
-        bucket is a range of rates of change, or of rates of fetching for sitemaps.
+        The result maps a kind of count (shared.domain.frontier.recrawl_pages.COUNTED) and a bucket to a number.
+        - For pages a bucket is a range of rates of change.
+        - For sitemaps a bucket is a range of rates of fetching.
         """
         ...
 
@@ -200,10 +201,11 @@ class Store(Protocol):
         """Return each partition's position: the last report of each kind that its owner has applied."""
 
     async def report_holds(self) -> Mapping[str, int]:
-        """Return the holds: stored requests, for example by a backup, that owners do not purge reports.
+        """Return the holds. While a hold exists and its creator lives, owners must not purge reports.
 
-        The result maps the name of each hold's creator to a number. A live creator raises its number every few seconds.
-        If the number stays the same, the creator is dead. Holds committed before the call are always included.
+        A backup creates a hold, for example. The result maps the name of each hold's creator to a number. A live
+        creator raises its number every few seconds. If the number stays the same, the creator is dead. Holds committed
+        before the call are always included.
         """
 
     async def advance_crawl(

@@ -31,7 +31,7 @@ RESTED_S: Final = 15.0
 """The minimum time in seconds between two full collections."""
 
 FORCED_S: Final = 60.0
-"""How many seconds after the last full collection the next one no longer waits for an idle loop."""
+"""If the last full collection was this many seconds ago, the next one runs even if the loop is busy."""
 
 _EVERY_S: Final = 1.0
 _NEVER: Final = 1 << 30

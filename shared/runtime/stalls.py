@@ -31,10 +31,10 @@ They count from the moment at which the member logs the stall, STALLED_S seconds
 """
 
 _LAST: Final = 16
-"""The number of the signal that the watchdog's first timer sends (SIGSTKFLT), and the seconds of its second timer.
+"""The seconds of the watchdog's second timer. 16 is also the number of a signal (SIGSTKFLT).
 
-The two must be equal. The C function alarm(seconds) is the signal's handler and is called with the signal's number. So
-it starts the second timer with that many seconds.
+The watchdog's first timer sends this signal. The handler of the signal is the C function alarm(seconds), which starts
+the second timer. A handler is called with the signal's number, so this number becomes the seconds.
 """
 
 _EVERY_S: Final = 1.0

@@ -228,7 +228,7 @@ class BundledServer:
     def output(self) -> Path:
         """The file with the server's standard output and error. The server's own log is another file.
 
-        The file may be truncated while the server runs, because the server appends to it.
+        A caller may truncate the file while the server runs. The server always writes at the end of the file.
         """
         return self._folder / f"{self.name}.out"
 

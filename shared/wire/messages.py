@@ -237,10 +237,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A page, identified by `host_id` and `fingerprint`, and the links found on it.
-
-    For seeds, `fingerprint` is empty.
-    """
+    """The links found on one page (`host_id`, `fingerprint`), or a group of seeds (then `fingerprint` is empty)."""
 
     host_id: int
     fingerprint: bytes
@@ -253,9 +250,10 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     A sender (`producer`) numbers its messages for a crawl and partition: `n` is 1, 2, 3, ... Message n + 1 is published
     only after message n was acknowledged. So the owner can drop repeats and detect gaps.
 
+    - `origins`: the links, grouped by the page on which they were found. Seeds are grouped by their seed context.
     - `spec`: the revision of the crawl's spec by which the sender decided which links to send.
     - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
-    - `contexts`: the distinct seed contexts of the origins.
+    - `contexts`: the distinct seed contexts (a seed's labels and source) of the origins. A page has that of its seed.
     - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
     - `lastmods`: for each origin a list: when each of its links last changed, as a sitemap or feed says (Unix seconds,
       0: unknown). Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.

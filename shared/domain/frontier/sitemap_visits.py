@@ -20,10 +20,12 @@ from shared.domain.frontier.store_model import LeasedUrl
 def is_sitemap(url: LeasedUrl, entries: int, *, page: bool) -> bool:
     """Return True if the fetched URL is a sitemap or feed, so that `judge_sitemap` must judge the fetch.
 
-    A URL counts as one if this fetch read entries, or if an earlier fetch found that it is one. A requisite never
-    counts as one. A URL with a stored page does not either.
-    - `entries`: the number of entries read, -1 if the content was no sitemap or feed.
-    - `page`: this fetch stored a page.
+    Two conditions must hold:
+    - This fetch read at least one entry, or an earlier fetch of the URL found a sitemap or feed.
+    - The URL is no requisite and has no stored page, whether from this fetch or an earlier one.
+
+    `entries`: the number of entries that this fetch read, -1 if the content was no sitemap or feed. `page`: this fetch
+    stored a page.
     """
     return not page and not url.flags & (COUNTED_AS_PAGE | IS_REQUISITE) and (entries > 0 or url.last is not None)
 
@@ -44,8 +46,8 @@ def judge_sitemap(
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: the result of `failure.decide` for the fetch.
-    - `found`: since the last fetch of this file, any sitemap of the host has listed something new: a new URL, or a
-      later date of a page. If False, a changed file counts as a fetch that found nothing new.
+    - `found`: True if a sitemap of the host has listed a new URL, or a later date of a page, since the previous fetch
+      of this sitemap. A fetch finds something new if `found` is True and the content of this sitemap has changed.
     - `pages`: the number of stored pages of its host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.

@@ -264,9 +264,10 @@ class MessageDeadLetter(Struct, frozen=True):
 
 
 QueueEnd = tuple[CrawlId, HostId, UrlState, str]
-"""The end of a queue, as (crawl, host, state, reason).
+"""An order to give up the URLs of a queue, as (crawl, host, state, reason).
 
-All queued and waiting URLs of the queue get this state (FAILED or EXCLUDED) and this reason."""
+The queued and waiting URLs of this crawl on this host get the state (FAILED or EXCLUDED) and the reason. EXCLUDED
+spares some URLs, such as stored pages that wait for their next fetch."""
 
 
 class Changes(Struct):
@@ -275,14 +276,14 @@ class Changes(Struct):
     Deltas are added to stored numbers. Rows replace stored rows.
 
     - `freed`: leases to end. `expired`: the new number of expired grants of a lease.
-    - `give_up`: queues to end. One transaction ends a limited number of their URLs; `Store.apply` returns the queues
-      that have more.
+    - `give_up`: queues whose URLs are given up. One transaction gives up a limited number of URLs. `Store.apply`
+      returns the queues that have further ones.
     - `letters_sent`: dead letters whose messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: fetches of URLs whose previous fetch is in the crawl's counts of missing content (flag
-      COUNTED_LOSSES). The counts of the new fetch replace those of the previous one.
+    - `losses_again`: fetches that replace the URL's previous fetch in the crawl's counts of missing content, such as
+      excluded links. The URLs have the flag COUNTED_LOSSES.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

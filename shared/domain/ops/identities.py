@@ -116,7 +116,11 @@ def network_of(text: str) -> str:
 
 
 def certificate_name(text: str) -> str:
-    """Return a certificate's name in canonical form, a fingerprint without colons.
+    """Return the canonical form of a certificate's name.
+
+    - `sha256:` with a fingerprint: lower-case hex digits without colons between the digits.
+    - `dns:` or `email:` with a name: the name in lower case.
+    - `uri:` with a name: the name unchanged.
 
     Raise ValueError if `text` is not one of the names that the module lists.
     """

@@ -104,10 +104,12 @@ def used_until_ms(name: str) -> int | None:
 
 
 def is_upload(name: str) -> bool:
-    """Return True if the producer name `name` is used only once, and False if `named_for` returned it.
+    """Return True if a producer (a sender of discoveries) with this name is used for one task only.
 
-    A name that is used only once belongs to an upload of seeds, a change of a seed set, a replay or a rediscovery.
+    Such a task is an upload of seeds, a change of a seed set, a replay or a rediscovery. Return False for the producer
+    of a process, which is used for a week.
     """
+    # The name of a process may begin like the name of a task, but always ends in a week.
     return name.startswith(_ONCE) and used_until_ms(name) is None
 
 

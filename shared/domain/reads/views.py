@@ -139,8 +139,9 @@ class PageView(Struct, frozen=True):
 
 
 class SeedView(Struct, frozen=True):
-    """A seed of a crawl, or any other URL in the same form.
+    """What is stored of a URL, as lists of seeds show it.
 
+    The URL is a seed of the crawl. If a caller asks for given URLs, it may also be a URL that was found as a link.
     `status` and `fetched_at_ms` are None before the first fetch.
     """
 

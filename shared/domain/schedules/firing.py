@@ -28,8 +28,9 @@ class Step:
     """A decision about the next due times of a schedule. All times are Unix ms.
 
     - `missed`: due times that do not fire, in order.
-    - `fires`: the due time that fires, None if none does.
-    - `next_ms`: the due time after these, and `next_fires_ms`: when it fires. None: the schedule is never due again.
+    - `fires`: the due time that fires now, None if none does.
+    - `next_ms`: the schedule's new next due time. None: the schedule is never due again.
+    - `next_fires_ms`: when `next_ms` fires: `next_ms` plus a delay (the schedule's jitter). None if there is none.
     """
 
     missed: Sequence[int]

@@ -34,10 +34,11 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What happens to due times that are handled more than `late_s` too late.
+    """What happens to late due times. A due time is late if it is handled more than `late_s` seconds too late.
 
-    NONE: all of them are missed. LAST: the last of them still fires, except if the due time after it can fire now. Then
-    all of them are missed.
+    - NONE: a late due time does not fire.
+    - LAST: of several late due times only the last one fires. But if a due time that is not late can fire now, only
+      that due time fires.
     """
 
     NONE = "none"
@@ -66,9 +67,10 @@ class ScheduleSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     - `crawl` is the name of a crawl, or `selector` the labels that the crawls must have. Exactly one of them is set.
     - `cron` is an expression of five fields, or `every_s` an interval. Intervals are counted from 1970-01-01T00:00:00Z.
-    - `jitter_s`: each firing is delayed by up to this many seconds.
-    - `late_s`: a due time is missed if it is handled more than this many seconds after its firing time. With `catch_up`
-      LAST it may still fire.
+    - `jitter_s`: each due time fires up to this many seconds later.
+    - `late_s`: a due time is late if it is handled more than this many seconds after its firing time (the due time plus
+      its jitter).
+    - `catch_up`: what happens to late due times.
     """
 
     verb: Verb

@@ -192,9 +192,14 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the decoded data of all zstd frames. Ignore the data after a frame if it does not begin another frame.
+    """Yield the decoded data of all zstd frames. Each frame begins with a magic number of 4 bytes.
 
-    A frame begins with a magic number. Raise _Broken if the data is invalid, or ends within a frame or a magic number.
+    After a frame there are three cases:
+    - A magic number follows: decode the next frame.
+    - Only the first bytes of a magic number follow, and then the data ends: raise _Broken.
+    - Other bytes follow: ignore the rest of the data.
+
+    Raise _Broken also if the data is invalid or ends within a frame.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     frame = decompressor.decompressobj()

@@ -38,11 +38,11 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class NotIndexed(StrEnum):
-    """Why a fetched page appears in no list, no export and no items.
+    """Why a page that was requested appears in no list, no export and no items.
 
-    - NOINDEX and UNAVAILABLE_AFTER: the robots directive of the page that forbids to index it.
-    - MEDIA_TYPE: the crawl does not store its media type (`media.stored`).
-    - NOT_FETCHED: the crawl does not fetch its media type (`media.fetched`).
+    - NOINDEX and UNAVAILABLE_AFTER: the robots directive of the page that forbids to index the page.
+    - MEDIA_TYPE: the crawl does not store pages of this media type (`media.stored`).
+    - NOT_FETCHED: the body was skipped, because the crawl does not fetch this media type (`media.fetched`).
     """
 
     NOINDEX = "noindex"
@@ -52,11 +52,11 @@ class NotIndexed(StrEnum):
 
 
 BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
-"""The reasons that come from a robots directive. After a fetch with such a reason, an earlier stored version of the
-page is also taken out of lists, exports and items."""
+"""The values of NotIndexed that come from a robots directive. After a fetch with such a value, an earlier
+stored version of the page is also taken out of lists, exports and items."""
 
 BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
-"""The reasons that depend on the media type. A response with such a reason is not archived."""
+"""The values of NotIndexed that depend on the media type. A response with one of these values is not archived."""
 
 
 class RobotsLine(msgspec.Struct, frozen=True):
@@ -135,8 +135,8 @@ class RobotsRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     - `status`: that of the last response, or of the last redirect if there were too many. 0: no usable response came,
       and `detail` has the reason.
     - `body`: the decoded content, at most `MAX_ROBOTS_BYTES`. It is empty unless the status is 2xx.
-    - `stale_until_ms`: until when an old record may be reused, because the present robots.txt is unreachable (Unix
-      ms). 0: the record is not reused.
+    - `stale_until_ms`: 0 if this record has the result of the newest fetch. Otherwise the newest fetch found the file
+      unreachable, and this record is a copy of an older one. The copy may be used at most until this time (Unix ms).
     """
 
     status: int

@@ -242,7 +242,11 @@ class _Group(Struct):
             self._add(folder, RobotsRule(len(folder), True, -number))
 
     def _add(self, pattern: bytes, rule: RobotsRule) -> None:
-        """Add a rule. If an earlier rule has an equivalent pattern, keep only the greater of the two rules."""
+        """Add a rule. If an earlier rule has an equivalent pattern (`/x*` is equivalent to `/x`), keep only one rule.
+
+        The rule with the longer pattern is kept. If both are equally long, the rule that allows is kept. If both allow
+        or both forbid, the earlier rule is kept.
+        """
         if b"*" in pattern:
             pattern = _STARS.sub(b"*", pattern)
             if pattern.endswith((b"*", b"*$")):
@@ -326,8 +330,9 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
     """Return one octet of a URL or pattern in the form in which both are compared.
 
-    `octet` is a raw octet, which is escaped, or an escape such as `%2F`. `same` has the octets that mean the same raw
-    and escaped. Their escapes are decoded. Any other escape gets upper-case digits.
+    - If `octet` is a single octet, return its escape: `<` becomes `%3C`.
+    - If `octet` is an escape of an octet in `same`, return that octet: `%41` becomes `A`.
+    - If `octet` is any other escape, return it with upper-case digits: `%2f` becomes `%2F`.
     """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]

@@ -212,11 +212,11 @@ _CACHED_CHARS: Final = 512
 
 
 class _LocatedCache:
-    """A cache of resolved links, by the directory of their base URL and then by the reference as written.
+    """A cache of resolved links, by the directory of their base URL and then by the link as written (`../a.html`).
 
-    It has two generations of about `LOCATED_CACHE` entries each: the present one and the one before. New entries go to
-    the present generation. If a directory is used again, its entries move to the present generation. When that is full,
-    a new generation begins, and all but the one before it are dropped.
+    The cache has two parts of about `LOCATED_CACHE` entries each: a present part and an earlier part. New entries go to
+    the present part. If a directory is used again, its entries move to the present part. When the present part is full,
+    it replaces the earlier part, and the entries of the earlier part are dropped.
 
     Threads may use the cache concurrently; at worst a few entries are lost.
     """
@@ -235,9 +235,9 @@ class _LocatedCache:
         self._entries = 0
 
     def of(self, directory: str) -> dict[str, Location]:
-        """Return the cached links of the pages in a directory, by reference.
+        """Return the cached links of the pages in a directory: a link as written (`../a.html`) -> the resolved URL.
 
-        The caller may add links to the dictionary, and must then call `added`.
+        The caller may add links to this dictionary, and must then call `added`.
         """
         links = self._now.get(directory)
         if links is None or len(links) >= LOCATED_CACHE:
@@ -249,7 +249,7 @@ class _LocatedCache:
         return links
 
     def added(self, n: int = 1) -> None:
-        """Count `n` new entries. If the present generation is full, start a new one and drop the earlier one."""
+        """Count `n` new entries. If the present part is now full, it replaces the earlier part."""
         self._entries += n
         if self._entries > LOCATED_CACHE:
             self._before, self._now, self._entries = self._now, {}, 0
