@@ -94,7 +94,8 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable all records that were added before the attempt began.
 
-    - `goal`: the number of pages that the writer had accepted since its start when the attempt began.
+    - `goal`: how many exchanges were appended to the writer, from its creation to the start of the attempt. If the
+      attempt succeeds, all of them are durable.
     - `parts`: for each open segment, the gzip members to write, and True if the segment is closed afterwards.
     - `stored`: the number of parts that are written.
     """
@@ -280,9 +281,10 @@ class SegmentWriter:
         took_s: float,
         booked: "asyncio.Future[None]",
     ) -> None:
-        """Record the result of a commit, then complete `booked`, the future that the waiting calls of `sync` await.
+        """Record the result of an ended commit, and pass the result to the calls of `sync` that wait for the commit.
 
-        - `running`: the commit's run in a thread, which has ended.
+        - `running`: the future of `commit.run`, which a thread executed. It is done.
+        - `booked`: the future that the calls of `sync` await. This method completes it last.
         - `bytes_in`: how many bytes were buffered when the commit began.
         - `took_s`: the seconds that the commit took.
         """

@@ -3,8 +3,13 @@
 Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
 answer is appended to the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
 
-Other workers may write to the same disk. So a worker with a reservation starts another fetch only if both fit in half
-of the free space. It measures the space several times a second while it fetches.
+Other workers may write to the same disk, so a worker keeps a reserve:
+
+- A worker without reservations starts a fetch if the new reservation is smaller than the free space.
+- A worker with reservations starts another fetch only if all its reservations and the new one fit in half of the free
+  space.
+
+While a worker has reservations, it measures the free space several times a second.
 """
 
 import asyncio
@@ -56,7 +61,8 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The field `claimed` of the result is the space for one more answer of the largest size.
+        In the result, the space for the next answer does not count as free (`FillLevel.claimed`). This is the space of
+        one answer of the largest size. Existing reservations are not subtracted.
         """
         if self._gauge is None:
             return None

@@ -308,7 +308,13 @@ async def _place(settings: WorkerSettings, clock: SystemClock) -> "AsyncIterator
 
 
 def _visit_crawls(settings: WorkerSettings, place: "WorkerMembership | None", connections: int) -> VisitCrawls:
-    """Return the cache of crawls for the visits. A local crawl has no exclusions, only the rules of its spec."""
+    """Return the cache of crawls for the visits.
+
+    - In a cluster (`place` is given), visits also obey the cluster's present exclusions.
+    - In a local crawl (`place` is None), visits obey only the rules of the spec.
+
+    `connections`: the maximum number of open connections of each fetcher.
+    """
     specs, fetchers = _specs(settings, place), _fetchers(settings, place, connections)
     if place is None:
         return VisitCrawls(specs, KnownLinks(), fetchers)

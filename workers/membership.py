@@ -1,4 +1,7 @@
-"""A worker's membership of a cluster: its registration in etcd, and the specs and configuration that it reads there."""
+"""A worker's membership of a cluster: its registration in etcd, and the specs and configuration that it reads there.
+
+The endpoints (host and port) of masters, workers and engines are closed: no crawl may connect to them.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -160,7 +163,10 @@ async def joined(settings: ClusterWorkerSettings, clock: Clock) -> AsyncIterator
 
 
 async def _keep_closed(closed: ClosedEndpoints, members: View) -> None:
-    """Add the endpoints of members to `closed` as they register, until cancelled."""
+    """Forbid crawls to connect to members of the cluster, until cancelled.
+
+    When a member registers or changes its registration, add its endpoints to `closed`.
+    """
     known = members.snapshot
     while True:
         snapshot = await members.changed(known, None)

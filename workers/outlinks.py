@@ -23,7 +23,10 @@ from workers.known_links import KnownLinks
 from workers.parse.html import ParsedPage
 
 MAX_OUTLINKS_BYTES: Final = 2 << 20
-"""The maximum total length, in characters, of the URLs in a page's metadata record. URLs beyond it are only counted."""
+"""The maximum total size of the URLs in a page's metadata record. URLs beyond this size are only counted.
+
+Canonical URLs are ASCII, so one character is one byte.
+"""
 
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 """Matches a reference that is relative to the directory of the base URL, such as `a/b.html`.
@@ -42,11 +45,19 @@ Reference = tuple[str, str | None] | tuple[str, str | None, int]
 
 
 class Outlinks(msgspec.Struct, frozen=True, gc=False):
-    """The links of a page: those to report (`fresh`, `beyond`, `renewed`), and counts of the others.
+    """The links of a page, sitemap or feed: the links to report, and counts of the others.
 
-    - `found`: the number of all links: those in `fresh`, `beyond` and `excluded`, plus `known`, `nofollow` and
+    The links to report are in three fields:
+
+    - `fresh`: new links in scope.
+    - `beyond`: new links out of scope that the crawl follows all the same (`scope.extra_hops`).
+    - `renewed`: entries of a sitemap or feed that were reported before, and now have a newer date (`lastmod`).
+
+    These counts are described here, the others at their fields:
+
+    - `found`: the number of all links. It is the sum of `fresh`, `beyond`, `excluded`, `known`, `nofollow` and
       `repeated`.
-    - `known`: the number of links that were reported before.
+    - `known`: the number of links that were reported before. The links in `renewed` are among them.
     """
 
     fresh: tuple[Location, ...]
@@ -248,16 +259,20 @@ class OutlinkResolver:
         max_requisites: int = 0,
         changed_since: int | None = None,
     ) -> Outlinks:
-        """Return the URLs in `references`: those to report with `depth`, and counts of the others.
+        """Return which URLs of a list to report with `depth`, and counts of the others. The list is one of these:
 
-        They are entries of the sitemap or feed `page`, or sitemaps or feeds that `page` or its robots.txt names, or the
-        requisites of `page`.
+        - The entries of a sitemap or feed. `page` is the sitemap or feed.
+        - The feeds that `page` names.
+        - The sitemaps of the origin of `page`.
+        - The requisites of `page`, which is a page or a stylesheet.
+
+        Arguments:
 
         - `references`: for each URL, the text as written and its base. If the base is None, the text must be absolute.
         - `judge` returns the reason to exclude a URL, None to report it.
         - `max_requisites`: if not 0, the URLs are requisites, and those after the first `max_requisites` are left out.
-        - `changed_since` (Unix seconds): URLs that were reported before are in `renewed` if their `lastmod` is later
-          than this. Each of the `references` must have a `lastmod`. None: `renewed` is empty.
+        - `changed_since` (Unix seconds): URLs that were reported before are reported again, in `renewed`, if their
+          `lastmod` is later. A reference without `lastmod` is not reported again. None: `renewed` is empty.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation

@@ -84,12 +84,12 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `found`: the links to report, with their `depth` and `hops` (how many redirects or sitemaps lead to them).
     - `beyond`: further links to report, which are out of scope but permitted by `scope.extra_hops`. `extra`: the number
       of extra hops that lead to them.
-    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported.
-    - `links`: the number of outlinks that are reported now or were reported before.
+    - `links`: the number of links that are reported now or were reported before. Excluded links do not count.
+    - `links_found`: the number of all links, with excluded and repeated ones. -1 if no links were read.
+    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported. None: do not call it.
     - `archived`, `notes`: the outlinks, and the other fields, of the metadata record that the archive stores.
     - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
     - `needs_scripts`: the page has scripts and neither text nor links.
-    - `links_found`: the number of all outlinks, -1 if no links were read.
     - `kind`: the kind of the links to report, such as page or feed.
     - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
     - `problem`: why the sitemap or feed was not read to its end, "" if it was.
@@ -98,8 +98,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
       the requisites of a page, and 1 more for each stylesheet and redirect in between.
     - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
     - `lastmods`: by URL, when a link to report last changed according to a sitemap or feed (Unix seconds).
-    - `unlisted`: the number of outlinks that `archived` lacks, so that the command `rediscover` cannot find them. For a
-      sitemap or feed, it is the number of excluded entries.
+    - `unlisted`: the number of links that the command `rediscover` cannot find in the archive. Of a page or stylesheet,
+      these are the URLs that `archived` lacks. Of a sitemap or feed, these are all excluded entries.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 

@@ -4,9 +4,14 @@ Each step ends (durable, or acknowledged by the broker) before the next begins. 
 links and items are in their streams and its record is on the disk.
 
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
-was added. The next flush begins only when this one has ended or is stalled. A flush is stalled if one of its steps
-fails, or waits for an earlier flush. Even then, messages of one crawl to one partition are sent one after another. So
-are the results of one visit.
+was added. Usually the next flush begins when this flush has ended.
+
+If a step of a flush fails, the flush is stalled. The next flush then begins at once, and both run at the same time. The
+next flush may need to wait for the stalled one, and is then stalled as well. The order of messages is the same in all
+cases:
+
+- The discoveries of one crawl for one partition are sent one after another.
+- The results of one visit are sent one after another.
 
 No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Results
 that do not depend on the step are still reported.

@@ -58,7 +58,7 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """True if the visit got a slot. It stays True after the slot is released."""
+        """True if the visit was granted a slot, even if the slot is released by now."""
         return self.granted.done() and not self.granted.cancelled() and self.granted.result()
 
     def give_up(self) -> None:

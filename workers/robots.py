@@ -143,9 +143,9 @@ class RobotsCache:
         return None if robots is None else await _parsed(robots, crawl.token)
 
     async def known(self, origin: str) -> Robots | None:
-        """Return the rules of `origin` from this process's cache or the shared bucket, None if neither has them.
+        """Return the rules of `origin` without a request to `origin`. Return them even if they have expired.
 
-        Nothing is requested from the origin, even if the rules have expired.
+        The rules come from this process's cache or the shared bucket. Return None if neither has them.
         """
         kept = self._kept.get(origin)
         if kept is not None:
@@ -244,16 +244,21 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Send no request to `origin` for another origin's robots.txt in the next `delay_s` seconds."""
+        """Delay requests to `origin` that follow a redirect of another origin's robots.txt, for `delay_s` seconds.
+
+        Other requests to `origin` are not delayed.
+        """
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}
 
     async def _known_elsewhere(self, origin: str, asked_ms: int) -> RobotsRecord | None:
-        """Return the cached robots.txt of `origin`, to which the robots.txt of another origin redirects.
+        """Return what is known of the robots.txt of `origin`, to which the robots.txt of another origin redirects.
 
-        Return None if it must be requested: it is not cached, or is old enough to be renewed. `asked_ms` (Unix ms) is
-        when the caller began to wait. If another visit has failed to fetch the file since then, return that failure.
+        - If another visit's request for the file failed at `asked_ms` (Unix ms) or later, return a record of the
+          failure. `asked_ms` is when the caller began to wait for its turn to request the file.
+        - If the file is cached and not yet due for renewal, return the cached record.
+        - Otherwise return None: the caller must request the file.
         """
         kept, now_ms = self._kept.get(origin), self._clock.unix_ms()
         failed = self._failed_elsewhere.get(origin)
@@ -328,10 +333,14 @@ class RobotsCache:
         return robots_record(status, body, fetched_at_ms=now_ms, max_age_s=max_age_s, detail=detail)
 
     def _fresh(self, origin: str, asked_ms: int) -> Robots | None:
-        """Return the cached rules of `origin` if their lifetime has not passed, else None.
+        """Return the cached rules of `origin`. Return None if robots.txt must be requested.
 
-        `asked_ms` (Unix ms): when the caller began to wait. If the last request was before that time and failed, return
-        None as well, so that robots.txt is requested again.
+        `asked_ms` (Unix ms): when the caller's visit first needed the rules. The cache may hold one of these:
+
+        - Nothing, or an entry whose lifetime has passed: return None.
+        - Rules of a reachable robots.txt: return the rules.
+        - The failure of a request since `asked_ms`: return the failure. Another visit has just tried.
+        - The failure of an earlier request: return None, so that each visit tries once itself.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):

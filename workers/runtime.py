@@ -333,9 +333,10 @@ class Runtime:
         return VisitSettled() if final else VisitAbandoned()
 
     async def _report_unreadable(self, message: VisitMessage, reason: str) -> Settlement:
-        """Report to the owner a shard that cannot be decoded. Return VisitSettled, so that its message is acked.
+        """Report to the owner that a shard cannot be decoded. Return VisitSettled, so that its message is acked.
 
-        The owner finds later that the message is missing, and publishes the shard again.
+        The ack removes the broken message from the queue. The owner stores the report as a dead letter. It publishes
+        the shard again, or ends the lease after too many failures.
         """
         log.error("shard.rejected", reason=reason, delivery=message.delivery, bytes=len(message.data))
         if (origin := message.origin) is not None:

@@ -207,7 +207,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the extended grant. Start no further request if its `stop` is set, or if its delay leaves no time."""
+        """Apply the extended grant. If the grant requires a stop or too long a host delay, start no further request."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -329,8 +329,8 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. Return False, to end the visit, if its shard was made without a delay."""
-        if self._shard.delay_ms == 0:
+        """Use the longer delay `delay_s`. Return False if the visit must end, because its shard has no delay."""
+        if self._shard.delay_ms == 0:  # several visits may share the host, so one alone cannot keep a delay
             return False
         self._delay_s = delay_s
         if self._report.quiet_since is None:

@@ -219,7 +219,11 @@ def is_page(kind: UrlKind) -> bool:
 
 
 def skips_body(media: Media) -> Callable[[int, str | None], bool] | None:
-    """Return a function for `FetchRequest.skips_body`: it skips types that `media` leaves out. None: skip no body."""
+    """Return the function for `FetchRequest.skips_body`, which decides if the body of a response is not fetched.
+
+    The function takes the HTTP status and the Content-Type. It returns True if the status is 2xx and `media` leaves out
+    the type. If `media` leaves out no type, return None: every body is fetched.
+    """
     return None if media.fetched is None else partial(_skips_body, media)
 
 

@@ -19,9 +19,10 @@ from workers.visit_crawls import VisitCrawl
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
-"""The limits of unreported pages, links and item bytes in one worker. At a limit, visits take no further URL.
+"""The limit of the bytes of unreported items in one worker. At this limit, visits fetch no further URL.
 
-Results whose report is delayed by a failing step are counted separately, with the same limits.
+ROOM_PAGES and ROOM_LINKS limit the unreported pages and links in the same way. Results whose report is delayed by a
+failing step are counted separately, with the same limits.
 """
 
 
@@ -47,7 +48,10 @@ def contexts_of(shard: UrlShard) -> Mapping[Fingerprint, SeedContext]:
 
 
 def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl:
-    """Return `settled` with the seed context of the URL set in its links and items."""
+    """Return `settled` with `context` added to its links and items. If `context` is None, return `settled` unchanged.
+
+    `context`: the seed context of the URL, which is the labels and the source of its seed.
+    """
     if context is None:
         return settled
     found = tuple([msgspec.structs.replace(links, context=context) for links in settled.found])
@@ -56,11 +60,13 @@ def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl
 
 
 class VisitEnd(msgspec.Struct, frozen=True):
-    """The end of a visit, as its last outcome message reports it.
+    """The end of a visit, as its last outcome message reports it. There are three kinds of ends:
 
-    - `final`: the lease ends, and the URLs `not_attempted` return to the queue. False: the lease continues.
-    - `note`: facts about the host, such as its latency.
-    - `failed`: the visit ended by an error of the worker. Its grant ends, and the lease gets another grant.
+    - `final`: the visit ended normally. The lease ends, and the URLs `not_attempted` return to the queue.
+    - `failed` (not `final`): the worker had an error. The grant ends. The lease continues, and can get another grant.
+    - Neither: the visit had lost its grant. Its results are reported. The lease and its grants do not change.
+
+    `note`: facts about the host, such as its latency.
     """
 
     final: bool

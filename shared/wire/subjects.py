@@ -85,7 +85,11 @@ def command(partition: Partition) -> str:
 
 
 def reports(partition: Partition, kind: ReportKind) -> tuple[str, ...]:
-    """Return the subjects that a partition's owner reads as reports of one kind. Commands are read as outcomes."""
+    """Return the subjects from which a partition's owner reads reports of one kind.
+
+    - `outcome`: the subject of outcomes and the subject of commands. The owner reads both in one sequence.
+    - `discovery`: only the subject of discoveries.
+    """
     return (report(partition, kind), command(partition)) if kind == "outcome" else (report(partition, kind),)
 
 

@@ -1,7 +1,10 @@
-"""Reports the sitemaps of a host, together with the first URL of the host that a visit has finished.
+"""Reports the sitemaps of a host, so that the crawl fetches them.
 
-A URL's outcome is sent only after its links and sitemaps. If the visit is lost before, the URL is fetched again, and
-the next visit reports the sitemaps with it.
+In each visit, the sitemaps are added as links to the first URL that the visit finishes. Sitemaps that this worker has
+reported before are left out. The links of a URL are sent before the URL's outcome. If the visit is lost before both are
+sent, a later visit fetches the URL again, and reports the sitemaps.
+
+Sitemaps belong to an origin (scheme, host and port). A host can have several origins.
 """
 
 from collections.abc import Mapping
@@ -30,9 +33,11 @@ It is not 0, because a URL with 0 hops and depth 0 counts as a seed.
 
 
 class HostSitemaps:
-    """Adds the sitemaps of each origin to the reports of one visit.
+    """Adds the sitemaps of each origin to the report of one visit, as links of a URL of the origin.
 
-    The sitemaps are added to the first URL of the origin, and again to each later URL with a lower depth than before.
+    A sitemap is reported with the depth of this URL. The first finished URL of the origin gets the sitemaps. A later
+    URL gets the sitemaps too if its depth is lower. Example: of URLs with depths 3, 4, 2 and 2, the first and the third
+    get the sitemaps.
     """
 
     __slots__ = ("_depths",)

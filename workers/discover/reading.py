@@ -35,9 +35,10 @@ LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""When a sitemap is fetched again, its entries with a new date (`lastmod`) are reported again.
+"""A week: how many seconds before the previous fetch of a sitemap or feed a new date (`lastmod`) may lie.
 
-A date is new if it is later than this many seconds before the previous fetch of the sitemap.
+When a sitemap or feed is fetched again, its entries with a new date are reported again. Example: if the previous fetch
+was on 15 May, dates after 8 May are new.
 """
 
 ALL_NOW: Final = 10
@@ -241,9 +242,10 @@ class _Signs:
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield all entries of the batches, and count those with a recent date for `all_now`.
+        """Yield all entries of the batches, with impossible dates removed.
 
-        If the crawl uses dates, a date more than LASTMOD_AHEAD_S seconds after the fetch of the file is set to 0.
+        If the crawl uses dates, a date more than LASTMOD_AHEAD_S seconds after the fetch of the file becomes 0. A crawl
+        that uses no dates gets the entries unchanged. After the last entry, the property `all_now` is valid.
         """
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:
@@ -251,6 +253,7 @@ class _Signs:
                 yield from batch
                 continue
             self._entries += len(batch)
+            # Count the recent dates before the removal: `all_now` compares their number with that of all entries.
             for entry in batch:
                 if entry.lastmod >= now:
                     self._now += 1

@@ -32,10 +32,14 @@ class PageRules:
     async def taken(
         self, extractor: Extractor, crawl_id: CrawlId, url: str, fingerprint: Fingerprint, html: "Html | None"
     ) -> Extraction | None:
-        """Return the items that `extractor` extracts from a page.
+        """Extract the items of a page, by the rules that apply to its canonical `url`.
 
-        Return None if no rule applies to its canonical `url`. If `html` is None, the page has no HTML to extract from,
-        and the result has no items. Report a result without items as well: it removes the items of an earlier fetch.
+        - If no rule applies, return None.
+        - If `html` is None, the page has no HTML to extract from: return a result without items.
+        - Otherwise return the items that `extractor` extracts.
+
+        The caller must report every result that is not None. A result without items removes the items of an earlier
+        fetch of the page.
         """
         rules = self.of(url)
         if not rules:

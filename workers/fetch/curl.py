@@ -194,9 +194,11 @@ class CurlFetcher:
                 await self._addresses(target, limit_s, proxy)
 
     async def _addresses(self, target: Target, limit_s: float, proxy: str | None) -> tuple[str, ...]:
-        """Return the addresses of the target's host.
+        """Return the addresses to connect to for `target`. Return an empty tuple if no look-up is needed.
 
-        Configured addresses (`_resolve`) come first. Otherwise return none for an IP address, or if a proxy is used.
+        - If an address is configured for the host and port (`_resolve`), return only this address.
+        - If a proxy is used, or the host is an IP address or means loopback, return an empty tuple.
+        - Otherwise look up the host's name. Raise NotResolved if that fails or takes longer than `limit_s` seconds.
         """
         given = self._resolve.get(target.host_port)
         if given is not None:
@@ -222,7 +224,8 @@ class CurlFetcher:
     async def close(self) -> None:
         """Close every connection and cancel the transfers under way. Idempotent.
 
-        A fetch that waits for the look-up of a name ends with an error after it.
+        A call of `fetch` may still wait for a look-up or for a free connection. If its wait succeeds, the call
+        raises RuntimeError and sends nothing.
         """
         self._closed = True
         self._deadlines.close()

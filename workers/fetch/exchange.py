@@ -202,7 +202,7 @@ class CurlExchange:
             self._resolve(target, addresses)
 
     def specialise(self, proxy: str | None) -> None:
-        """Set the method, body and proxy of a request, after `begin`. The handle then serves no other request."""
+        """Set the method and body of the request that `begin` got, and the proxy's URL. Do not reuse the handle."""
         curl, request = self.curl, self._request
         if request.body:
             curl.setopt(pycurl.POSTFIELDS, request.body)
@@ -223,7 +223,7 @@ class CurlExchange:
         self._resolving = bool(addresses)
 
     def awaiting(self, future: asyncio.Future[Result]) -> float:
-        """Store the future of the transfer. Return when its first time limit ends (the event loop's time)."""
+        """Store the future of the transfer. Return the event loop's time at which `check` must first be called."""
         self._future = future
         return self._started + min(self._request.limits.first_byte_s, self._request.limits.total_s)
 

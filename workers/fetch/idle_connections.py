@@ -24,8 +24,8 @@ _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25
 """The shortest idle time, in seconds, that sets an estimate.
 
-The idle time is measured from the last use of any connection to the server. With concurrent requests, another
-connection may have been used a moment ago. A very short time is therefore not the idle time of the lost connection.
+The module knows when a server was last used, but not by which connection. With concurrent requests, the last use may
+be that of another connection. The measured idle time is then too short, so very short times are ignored.
 """
 
 

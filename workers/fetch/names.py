@@ -28,13 +28,18 @@ FRESH_S: Final = 60.0
 """The addresses of a name are used for so many seconds without a new look-up. libcurl's own cache does the same."""
 
 USABLE_S: Final = 600.0
-"""The addresses of a name are used for so many seconds while new look-ups of it do not end, or fail."""
+"""The greatest age in seconds of addresses that are used. Their age counts from the end of their look-up.
+
+From FRESH_S to this age, a new look-up runs in the background. The old addresses are used until the new look-up
+succeeds, or a name server answers that the name has no address.
+"""
 
 FAILED_S: Final = 4.0
 """For so many seconds after a failed look-up the same failure is raised again, without a new look-up.
 
-So a request fails at once if the look-up before the wait for the host's delay has failed. The least wait before a host
-is tried again is longer.
+A visit looks up a name twice: before it waits for the host's delay, and when it sends the request. If the first look-up
+has just failed, the second one fails at once. A host that was not reached is tried again after a longer time, when the
+failure has expired.
 """
 
 _NO_SUCH_NAME: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -77,8 +82,13 @@ class Names:
     A thread that waits for a silent server cannot be stopped. It continues after `addresses` has given up, and counts
     in MAX_LOOKUPS until the system's resolver gives up, too. The threads do not delay the end of the process.
 
-    FRESH_S after a look-up, the next one runs while requests use the known addresses, for at most USABLE_S (RFC 8767).
-    So a host with a working connection does not depend on name servers that are down for a while.
+    The age of known addresses, counted from the end of their look-up, decides what a request does:
+
+    - Up to FRESH_S: use the addresses.
+    - From FRESH_S to USABLE_S: use the addresses, and start a new look-up in the background (RFC 8767).
+    - Above USABLE_S: wait for a new look-up.
+
+    So a request does not fail because name servers are down for a short time.
     """
 
     def __init__(self, getaddrinfo: GetAddrInfo | None = None) -> None:
@@ -129,7 +139,10 @@ class Names:
         return look_up
 
     def _start_queued(self) -> None:
-        """Start look-ups in the order in which they were begun, while threads may be started."""
+        """Start a thread for each queued look-up, the oldest first, while fewer than MAX_LOOKUPS threads run.
+
+        If the system refuses a thread, the look-ups stay queued. If no thread runs either, all queued look-ups fail.
+        """
         while self._queued and self._running < MAX_LOOKUPS:
             thread = threading.Thread(target=self._run, args=(self._queued[0],), name="names", daemon=True)
             try:

@@ -114,10 +114,10 @@ def _declared_by_xml(body: bytes) -> str | None:
 
 
 def _declared_late(body: bytes) -> str | None:
-    """Return the codec that the first meta element with a known encoding names, within the first `_LATE_BYTES`.
+    """Search the first `_LATE_BYTES` of the page for a meta element with a known encoding. Return its codec.
 
-    Meta elements in comments and scripts are skipped. Return None if there is no such element, or if the page is not
-    longer than `_PRESCAN_BYTES`.
+    The first such element decides. Meta elements in comments and scripts are skipped. Return None if there is no such
+    element. Also return None for a page of at most `_PRESCAN_BYTES`: the prescan has already searched all of it.
     """
     head = body[:_LATE_BYTES]
     if len(body) <= _PRESCAN_BYTES or b"charset" not in head.lower():

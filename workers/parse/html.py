@@ -153,7 +153,10 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 
 
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:
-    """Return the page with the queries of its references percent-encoded in the codec `encoding` (`query_in`)."""
+    """Return the page with the query strings of all its URLs percent-encoded in the codec `encoding`.
+
+    Only non-ASCII characters of a query string are encoded.
+    """
     return msgspec.structs.replace(
         page,
         base_href=None if page.base_href is None else query_in(encoding, page.base_href),
