@@ -55,7 +55,7 @@ class Unusable(Exception):
 
 
 def single(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the exceptions in a group, including those in nested groups, as a flat list."""
+    """Return the single exceptions of a group as a list. A nested group is replaced by its exceptions."""
     errors: list[BaseException] = []
     for error in group.exceptions:
         errors += single(error) if isinstance(error, BaseExceptionGroup) else [error]

@@ -171,13 +171,15 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return by how many extra hops `url` is beyond the scope, or the rule that excludes it. 0: it is in scope.
+        """Return 0 if `url` is in scope. Otherwise return its number of extra hops, or the rule that excludes it.
+
+        An extra hop is a link that leads out of the scope, or on from there. `extra_hops` of the spec limits them.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
+        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -231,8 +233,8 @@ class OverriddenScope(CompiledScope):
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
+        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -249,9 +251,9 @@ class OverriddenScope(CompiledScope):
         ]
 
     def _of(self, host: str) -> tuple[int, CompiledScope | None]:
-        """Return the index of the override that applies to a host, and the compiled scope with this override.
+        """Return the override that decides about the scope of a host: its index, and the compiled scope with it.
 
-        The scope is None if the spec's own scope applies to the host. The index is 0 if no override applies.
+        If the spec's own scope applies to the host, the scope in the result is None. The index then has no meaning.
         """
         number = self._host_specs.number(host)
         return (0, None) if number is None else (number, self._scopes[number])

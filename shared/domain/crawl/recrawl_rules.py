@@ -21,7 +21,10 @@ class PageInterval(msgspec.Struct, frozen=True):
 
 
 class CompiledRecrawl:
-    """The compiled section `recrawl` of a spec. `of` returns how a page's time between two fetches is chosen."""
+    """The compiled section `recrawl` of a spec. `of(url)` returns the policy and the bounds for one page's interval.
+
+    The interval is the time between two fetches of the page.
+    """
 
     def __init__(self, spec: Recrawl) -> None:
         self.spec = spec

@@ -1,7 +1,7 @@
 """Scope: decide which URLs belong to a crawl, and which rule excludes the others.
 
-An outlink is judged relative to the page that has it, so the seeds need not be known. A seed is in scope by definition.
-Only `schemes`, `max_url_length` and `exclude` apply to it.
+A link is judged relative to the page that has it. For example, mode host admits a link to another URL of the page's
+host. Of all rules, only `schemes`, `max_url_length` and `exclude` apply to a seed.
 
 The target of a seed's redirect replaces the seed:
 
@@ -9,8 +9,12 @@ The target of a seed's redirect replaces the seed:
 - `include` and the traps do not apply to it.
 - In mode prefix it must lie below the path of a seed of the spec. Seeds of uploads and seed sets do not count.
 
-An extra hop is a link that only `mode` or `include` excludes. A URL may be at most `extra_hops` such hops beyond the
-scope. From a page beyond the scope, only a link to the host, domain or prefix of a seed of the spec leads back into it.
+With `extra_hops`, a crawl also follows links that lead out of the scope:
+
+- A link from a page in scope is an extra hop if only `mode` or `include` excludes the link.
+- A link from a page beyond the scope is one more extra hop. The way to a URL has at most `extra_hops` of them.
+- A link to the host, domain or prefix of a seed of the spec leads back into the scope, if `include` admits the URL. In
+  mode any, every link that `include` admits leads back.
 """
 
 import re
@@ -163,15 +167,17 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return by how many extra hops `url` is beyond the scope, or the rule that excludes it. 0: it is in scope.
+        """Return 0 if `url` is in scope. Otherwise return its number of extra hops, or the rule that excludes it.
+
+        An extra hop is a link that leads out of the scope, or on from there. `extra_hops` of the spec limits them.
 
         A redirect is an extra hop only if it leads from a URL in scope to a URL out of scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
+        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
         """
         rule: ScopeRule | None
         if not extra:
@@ -268,8 +274,8 @@ class CompiledScope:
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL.
-        - `extra`: by how many extra hops the page or redirect before the URL is beyond the scope. 0: it is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
+        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
         """
         verdicts = []
         beyond = 0
@@ -327,13 +333,12 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        If seeds of the spec are on `host`, the path must begin with the prefix of one of these seeds. If no seed is on
-        `host`, both of these must be true:
+        - If a seed of the spec is on `host`: the path of `url` must begin with the prefix of a seed on `host`.
+        - Otherwise: the path must begin with the prefix of some seed on another host. In addition, `host` must be
+          `via_host`. If `redirect` is True, it is enough that both are in one registrable domain.
 
-        - The path must begin with the prefix of any seed.
-        - `host` must be `via_host`. If `redirect` is True, the same registrable domain is enough.
-
-        `redirect`: only redirects lie between a seed and the URL.
+        `via_host`: the host of the page or redirect that led to the URL. `redirect`: True if only redirects lie
+        between a seed and the URL.
         """
         paths = self._prefixes.get(host)
         if paths is None:
@@ -370,12 +375,12 @@ class CompiledScope:
         return seed_like or trap(url, scope.traps) is None
 
     def _alone_rules(self, url: str, seed_like: bool) -> Iterator[tuple[ExclusionReason, str | None]]:
-        """Yield each rule that depends on the URL alone, with the reason why it excludes the URL.
+        """Check the rules that need only the URL. Yield for each rule its name, and a text why it excludes the URL.
 
-        The reason is None if the rule does not exclude the URL.
+        The text is None if the rule admits the URL.
 
-        `seed_like`: include patterns and traps do not apply. This is so for a seed, the target of its redirects, a
-        sitemap, a feed and a requisite.
+        `seed_like`: True to leave out include patterns and traps. They do not apply to a seed, the target of its
+        redirects, a sitemap, a feed and a requisite.
         """
         scope = self._scope
         scheme = scheme_of(url)
@@ -409,9 +414,11 @@ def home(spec: CrawlSpec) -> frozenset[str]:
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
     """Return for each host of a seed the prefixes that decide in mode prefix which URLs of the host are in scope.
 
-    A URL is in scope if its path and query, followed by `?`, begin with one of the prefixes. A seed `/docs/index.html`,
-    which names a file, gives the prefix `/docs/`. A seed `/docs` gives `/docs/` and `/docs?`, so `/docs-old` is not in
-    scope.
+    - A seed `/docs/index.html`, which names a file, gives the prefix `/docs/`.
+    - A seed `/docs` gives the prefixes `/docs/` and `/docs?`. So `/docs/a` and `/docs?a=1` are in scope, but not
+      `/docs-old`.
+
+    Append `?` to the path and query of a URL before the comparison. Then `/docs?` also matches `/docs` itself.
     """
     begins: dict[str, set[str]] = {}
     for seed in spec.seeds:

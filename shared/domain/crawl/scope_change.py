@@ -39,7 +39,10 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
 
 
 def same_admission(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs have equal scopes (`same_scope`), and `after` raises no host's limit of pages."""
+    """Return True if the scopes are equal (`same_scope`), and no host has a higher limit of pages in `after`.
+
+    A lower limit also gives True, because it admits no further URL.
+    """
     return same_scope(before, after) and not _host_limit_rises(before, after)
 
 
@@ -92,11 +95,13 @@ def judge_found(
 def found_beyond(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | int:
-    """Return by how many extra hops a URL found earlier is beyond `scope`, or the rule that excludes it.
+    """Judge a URL found earlier by `scope`. Return its number of extra hops, or the rule that excludes it.
 
-    The result is 0 if the URL is in scope. Only a page to which a link or redirect led can be beyond the scope.
+    An extra hop is a link that leads out of the scope, or on from there. The result is 0 if the URL is in scope. Seeds,
+    sitemaps, feeds and the pages that sitemaps and feeds list never have extra hops.
 
-    - `depth`, `hops`, `flags`: the depth, the redirects in a row and the flags that are stored in the URL's row.
+    - `depth`, `flags`: the depth and the flags that are stored in the URL's row.
+    - `hops`: the stored number of redirects in a row that led to the URL. It does not count extra hops.
     - `via_host`: the host of the page that led to the URL, None for a seed.
     """
     kind, extra = kind_of(flags), extra_hops_of(flags)

@@ -82,8 +82,10 @@ def _plain_seed(seed: object) -> object:
 def _build(cls: type[_S], data: object, path: str, problems: list[SpecProblem]) -> _S | None:
     """Return an instance of `cls` made from `data`. Append the problems found to `problems`.
 
-    Return None if `data` is no mapping, or a field is unknown, missing or invalid. If only a rule between fields is
-    broken (`checked`), append that problem and return the instance. `path`: the place of `data` in the spec.
+    - If `data` is no mapping, or a field is unknown, missing or of a wrong type: return None.
+    - Otherwise: return the instance, even if the function `checked` finds problems in its values.
+
+    `path`: the place of `data` in the spec.
     """
     if not isinstance(data, Mapping):
         problems.append(SpecProblem(path, f"expected a mapping of fields, got {shown(data)}", _EXAMPLES.get(cls, "")))

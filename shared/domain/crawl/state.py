@@ -137,10 +137,11 @@ def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
 
 
 def refresh_after(verb: Verb, refresh_ms: int, now_ms: int) -> int:
-    """Return when the crawl's refresh began (Unix ms) after `verb` is applied, or 0 if its run is no refresh.
+    """Return the new start time of a crawl's refresh (Unix ms) for a verb. 0 means that its run is no refresh.
 
-    `refresh_ms`: the value before the verb. `now_ms`: when the verb is applied. A refresh that is paused or cancelled
-    remains a refresh.
+    - `refresh` begins a refresh: return `now_ms`, the time of the verb.
+    - `start`, `reset` and `delete` end it: return 0.
+    - Other verbs change nothing: return `refresh_ms`, the start time before the verb.
     """
     match verb:
         case Verb.REFRESH:

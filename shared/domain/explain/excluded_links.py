@@ -1,4 +1,8 @@
-"""Links that the rules of a crawl excluded: their counts by reason, and a bounded number of examples."""
+"""Links that the rules of a crawl excluded: their counts by reason, and a bounded number of examples.
+
+A page has a count for each reason, such as three links for the reason `depth`. A crawl has a count for each kind and
+key. The kind names what is counted, and the key is a reason or a part.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,22 +26,32 @@ UNLISTED: Final = "unlisted"
 archive did not store."""
 
 SCOPE: Final = "scope"
-"""A special key in a page's counts of excluded links by reason. Its value is not a count but a revision of the spec:
-the scope of this revision, or of a later one, judged the page's links. A missing key means revision 1."""
+"""A special key in a page's counts of excluded links by reason. Its value is not a count but a revision of the spec.
+
+The value is the revision at which the page's URL was leased. The worker judged the links at this revision or a later
+one. A missing key means revision 1.
+"""
 
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""The kind of a crawl's counts of pages with links that the scope excluded. It has two keys: `left_out` counts all
-these pages. `unlisted` counts those of them with links that the archive did not store."""
+"""A kind of a crawl's counts. It counts pages, under two keys:
+
+- `left_out`: pages with links that the scope excluded.
+- `unlisted`: pages with links that the scope excluded, if the archive did not store all links of the page.
+"""
 
 REDISCOVERED: Final = "rediscovered"
-"""The kind of a crawl's counts of what its last REDISCOVER command did. Its keys: `pages` counts the pages that were
-read from the archive, `links` the links published from them, `queued_again` the pages queued to be fetched again."""
+"""A kind of a crawl's counts. It counts what the crawl's last REDISCOVER command did, under three keys:
+
+- `pages`: pages that were read from the archive.
+- `links`: links of these pages that were published.
+- `queued_again`: pages that were queued to be fetched again.
+"""
 
 NOT_INDEXED: Final = "not_indexed"
-"""The kind of a crawl's counts of pages that are kept out of lists, exports and items. The reason is a robots
-directive, `media.stored` or `media.fetched`."""
+"""A kind of a crawl's counts. It counts the pages that no list, export or item shows. The key is the reason, a value of
+NotIndexed: a robots directive, or the media type of the page."""
 
 MAX_EXAMPLES: Final = 20
 """At most this many examples per reason are reported for a page, stored for a crawl and partition, and shown."""
@@ -84,9 +98,10 @@ def kept(url: str) -> str:
 
 
 def written(reference: str) -> str:
-    """Return a link, as it is written in a page, in the form of a stored example.
+    """Return the form in which an example of a link is stored. `reference`: the link as the page has it.
 
-    It is cut like `kept`, and each character that can control a terminal is replaced by a space.
+    Each character that can control a terminal is replaced by a space. A link over MAX_URL characters is cut, and CUT
+    is appended.
     """
     return kept(_UNSEEN.sub(" ", reference[: MAX_URL + 1]).strip())
 
@@ -113,9 +128,11 @@ def losses(
     `("left_out", "depth", 3)` stands for three links that are deeper than the depth limit.
 
     - `page`: the fetch stored a page.
-    - `truncated`: why the body is incomplete, None if it is complete.
     - `left_out`: the numbers of the page's excluded links by reason, as the text that `encoded` returned.
-    - `reason`: the reason that is stored with the fetch.
+    - `reason`: the reason in the row of the fetch, such as `http_404` or `noindex`, None without one. Only values of
+      NotIndexed, such as `noindex`, are counted here.
+    - `truncated`: why the body is incomplete, None if it is complete. It is counted only if a page is stored, and no
+      reason of NotIndexed applies.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):  # Count the page itself once, whatever the number of its links.
@@ -144,9 +161,9 @@ def may_be_admitted(row: str | None) -> bool:
 
 
 def judged_by(row: str | None) -> int:
-    """Return the earliest revision of the spec whose scope may have judged the page's links.
+    """Return the revision that is stored with the page's counts of excluded links (SCOPE), or 1 if there is none.
 
-    A later revision may have judged the links instead. Return 1 if no revision is stored.
+    The scope of this revision, or of a later one, has judged the page's links. No earlier scope has.
 
     `row`: the page's counts of excluded links, as the text that `encoded` returned.
     """
@@ -164,7 +181,10 @@ def is_unlisted(counts: Mapping[str, int]) -> bool:
 def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
 
-    `every`: also return the entries UNLISTED and SCOPE, if they are stored. Their keys are no reasons.
+    If `every` is True, also return two stored entries whose keys are no reasons:
+
+    - UNLISTED: how many links of the page the archive did not store.
+    - SCOPE: a revision of the spec (`judged_by`).
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

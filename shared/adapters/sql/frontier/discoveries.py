@@ -140,12 +140,11 @@ def apply_found(
 ) -> DiscoveryResult:
     """Insert a batch's new URLs, and merge its links into known ones. Return what changed (Store.apply_found).
 
-    - `position`: up to where the owner has applied the reports. It is stored.
-    - `next_host`: the number for the next new host. `max_depth`: the depth limit of each crawl, None without a limit.
+    - `position`: up to where the owner has applied the reports. It is stored. `next_host`: the next new host's number.
+    - `max_depth`: each crawl's limit of depth, None without one. `max_requisites`: each crawl's budget of requisites.
     - `marks`: for each crawl, the number of its newest command in progress. Commands up to this number skip the URLs
-      that the batch inserts or changes. `max_requisites`: for each crawl, its budget of requisites.
-    - `signs`: for each crawl, the rules by which a date in a sitemap or feed makes a page due sooner. Without rules
-      such dates change nothing.
+      that the batch inserts or changes.
+    - `signs`: for each crawl, the rules by which a date in a sitemap or feed makes a page due sooner, if it has any.
     """
     pass_fence(connection, fence, position)
     result = DiscoveryResult(next_host=next_host)
@@ -214,7 +213,7 @@ def _unrepeated(
     result: DiscoveryResult,
     counters: dict[CrawlId, dict[str, int]],
 ) -> Iterable[DiscoveredLink]:
-    """Yield the links of messages not applied before, of existing crawls. Then store each producer's last number."""
+    """Yield the links of new messages. Skip messages that were applied before, and messages of deleted crawls."""
     marks: dict[tuple[CrawlId, str], tuple[int, int, int]] = {}
     gone: dict[CrawlId, bool] = {}
     for mark, links, refused in batch.messages:
@@ -235,6 +234,7 @@ def _unrepeated(
         counters[mark.crawl_id]["accepted"] += mark.total - total
         counters[mark.crawl_id]["refused"] += refused
         yield from links
+    # This line runs when the caller has taken all links.
     _MARK.run(connection, [(partition, *key, *mark) for key, mark in marks.items()])
 
 
@@ -282,11 +282,15 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known ones. Return known URLs that commands in progress may still change.
+    """Insert new URLs, and merge links into known URLs. Return known URLs that commands in progress must not skip.
 
-    - `least`: for each URL that was found as a page, the best link to it (`nearer_link`). `required`: for each URL
-      that was found as a requisite, a link to it.
+    A retry may still queue a failed URL, and a deletion of seeds may still delete a URL to which a page links.
+
+    - `least`: the best link (`nearer_link`) to each URL that was found as a page.
+    - `required`: a link to each URL that was found as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
+    - `excluded`: the URLs that an exclusion covers.
+    - `given`: the seed contexts to store, None if there are none. `sets`: the seeds that seed sets give.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()
@@ -352,7 +356,6 @@ def _merge(
         deltas["known"] += 1
         state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
-        # A retry may queue a failed URL, and a deletion of seeds may delete a URL to which a page links.
         if state is UrlState.FAILED or link.via:
             unchanged.add(key)
         if fingerprint in excluded or link.outside:
@@ -434,10 +437,7 @@ def _merge(
 
 
 def _known(connection: Connection, keys: Sequence[_Key]) -> dict[int, KnownRow]:
-    """Return the stored values (KnownRow) of each URL in `keys` that exists, by its index in `keys`.
-
-    The read is faster if `keys` are sorted.
-    """
+    """Return the stored values (KnownRow) of each URL in `keys` that exists, by its index. Sorted keys are faster."""
     if not keys:
         return {}
     if connection.dialect.name == "postgresql":

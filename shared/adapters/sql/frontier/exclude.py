@@ -118,12 +118,12 @@ def end_queued(
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
-    """Return a function that takes a URL of the host, and returns True if one of `exclusions` covers the URL.
+    """Return a function that returns True if an exclusion covers a URL. Return None to skip the whole host.
 
-    Return None if the command's exclusion covers neither a URL of the host nor its address.
-
+    - `of_command`: the exclusion of the command. The host is skipped if this exclusion covers neither a URL of the host
+      nor its address.
+    - `exclusions`: all exclusions that are in force. The function returns True if any of them covers the URL.
     - `ip`: the address of the host at its last visit, None if it is unknown.
-    - `of_command`: only the exclusion of the command. `exclusions`: all exclusions that are in force.
     """
     address = None if ip is None else parse_address(ip)
     if address is not None and of_command.of_address(address) is not None:

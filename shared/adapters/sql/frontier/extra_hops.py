@@ -37,10 +37,14 @@ The host id is None for a seed."""
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
-    """Return the better of two links to one URL. An admitted link is better than one that the scope excludes.
+    """Return the better of two links to one URL.
 
-    Of two admitted links, the link with fewer extra hops is better. The result then has the lesser depth of the two
-    links. If the extra hops are equal, the link with the lesser depth is better.
+    - If the scope excludes exactly one of the links: return the other link.
+    - Otherwise, if the extra hops differ: return the link with fewer extra hops.
+    - Otherwise: return the link with the lesser depth.
+
+    If the scope admits both links, the result always has the lesser of the two depths. If necessary, the result is a
+    copy of the better link with the depth of the other link.
     """
     if link.extra == other.extra or link.outside or other.outside:
         of_link = bool(link.outside), link.extra, link.depth, bool(link.via)
@@ -63,10 +67,11 @@ class HopChanges:
         self._depths: list[Row] = []
 
     def place(self, key: _Key, link: DiscoveredLink, depth: int, flags: int) -> None:
-        """Record a new depth, new flags and a new linking page for a known URL.
+        """Record new values for a known URL.
 
-        Redirects in a row, extra hops and the linking page are those of `link`. `depth`: the new depth. `flags`: the
-        new flags. The number of extra hops, which is a part of the flags, is replaced by that of `link`.
+        - `link`: gives the new linking page, the new number of redirects in a row and the new number of extra hops.
+        - `depth`: the new depth.
+        - `flags`: the new flags. Their bits for the number of extra hops are ignored, because `link` gives the number.
         """
         via = link.via_host or None, link.via or None
         self._places.append((depth, link.hops, *via, with_extra_hops(flags, link.extra), *key))

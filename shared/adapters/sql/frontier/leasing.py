@@ -70,8 +70,8 @@ TAKE_POSTGRESQL: Final = Arrays(
     schema.urls,
     ("lease_id", "crawl_id", "host_id", "rank"),  # `Arrays` needs names of stored columns: `rank` has the right type
 )
-"""The statement that leases URLs on PostgreSQL. `rank` of an input row is the number of URLs to lease. No two rows may
-have the same queue."""
+"""The statement that leases URLs on PostgreSQL. Each input row gives a lease, a queue, and how many URLs to lease at
+most. This maximum is passed under the name `rank`. No two rows may have the same queue."""
 
 _LEASE_COLUMNS = (
     "lease_id", "partition", "term", "crawl_id", "spec", "host_id", "slot", "pool", "delay_ms", "grants", "expired",
@@ -217,10 +217,10 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease stored pages that are due, then requisites, then other URLs of a queue. Return None if there is no URL.
+    """Lease URLs of one queue in three steps: due stored pages, requisites, other URLs. Return None if it has none.
 
-    Only the other URLs use the crawl's budget. `left`: how many other URLs each crawl may still lease. The call
-    subtracts the URLs that it leases.
+    `left`: for each crawl with a budget, how many more URLs the third step may lease. The call subtracts only the URLs
+    that the third step leases.
     """
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:
@@ -237,12 +237,14 @@ def _take_apart(
 
 
 def _together(requests: Sequence[LeaseRequest], bounded: Collection[CrawlId]) -> Iterable[Sequence[LeaseRequest]]:
-    """Yield the requests in groups, each for one statement on PostgreSQL.
+    """Yield the requests in groups. PostgreSQL leases the URLs of a group in one statement.
 
-    - No two requests of a group have the same queue, because both would take the same URLs.
-    - A request of a crawl in `bounded` is the first of its group. `bounded`: the crawls that have a budget.
+    - Two requests for the same queue are never in one group, because both would take the same URLs.
+    - Each request of a crawl with a budget begins a new group. The statements of the groups before it must run first,
+      because only then is it known what is left of the budget.
+
+    `bounded`: the crawls that have a budget.
     """
-    # How much of a budget is left is known only after the statements of the requests before.
     part: dict[tuple[CrawlId, HostId], LeaseRequest] = {}
     for request in requests:
         key = (request.crawl_id, request.host_id)
@@ -353,10 +355,11 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
 def ready_queues(
     connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
-    """Return at most `max_count` queues of a crawl in a partition that have URLs queued or waiting.
+    """Return the queues of a crawl in a partition, ready queues first. At most `max_count` queues are returned.
 
-    Queues that may be visited by `soon_ms` (Unix ms) come first, then the other queues. Each of the two parts begins
-    with the least recently served queues.
+    A queue is ready if it may be visited by `soon_ms` (Unix ms). The ready queues are followed by queues that are not
+    ready. Queues without queued or waiting URLs are left out. Each of the two parts begins with the least recently
+    served queues.
     """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)

@@ -16,8 +16,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""One check whether hosts are unused reads at most this many of their queues. The check also reads the ids of the
-crawls with such queues, which this number does not limit."""
+"""The maximum number of queues that are read at once to find the hosts without a queue. If a range of hosts reaches
+this number, a shorter range is checked."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 
@@ -107,9 +107,10 @@ def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostI
 
 
 def _kept_out(connection: Connection, partitions: Collection[int]) -> Collection[int]:
-    """Lock the rows of `partitions`, except rows that another transaction has locked. Return the locked partitions.
+    """Lock the rows of those `partitions` that no other transaction has locked. Return the partitions locked here.
 
-    The owners of the locked partitions wait until this transaction ends. SQLite has one writer and needs no lock.
+    The owners of the returned partitions cannot write until this transaction ends. SQLite has only one writer, so
+    nothing is locked, and all partitions are returned.
     """
     table = schema.partitions.c.partition
     query = select(table).where(table.in_(sorted(partitions))).order_by(table).with_for_update(skip_locked=True)

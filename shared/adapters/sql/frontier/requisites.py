@@ -96,10 +96,12 @@ class Relinked(Struct, frozen=True):
         queued: dict[tuple[CrawlId, HostId], int],
         room: dict[CrawlId, int],
     ) -> None:
-        """Add the effects of the change to a crawl's numbers.
+        """Count this change in four dictionaries, which are updated in place.
 
-        - `deltas`: changes of its counters. `tallies`: changes of counts by reason.
-        - `queued`: how many URLs are added to each queue. `room`: how many more requisites each crawl may queue.
+        - `deltas`: what to add to each counter of the URL's crawl.
+        - `tallies`: what to add to each count by reason.
+        - `queued`: how many URLs are added to each queue.
+        - `room`: how many more requisites each crawl may queue.
         """
         crawl_id, host_id, _ = self.key
         if self.flags & ~self.before & IS_REQUISITE or (self.flags & IS_REQUISITE and self.state is UrlState.EXCLUDED):
@@ -132,20 +134,22 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return the change of a known URL that is both a requisite and a page, or of an excluded requisite.
+    """Return the change of a known URL that is found again. Return None if nothing changes.
 
-    Return None if nothing changes.
+    Call this only if the URL is stored as a requisite, or is found as a requisite now.
 
-    - `page`: the link to the URL as a page, if there is one.
-    - `requisite`: True if the URL was found as a requisite within the budget.
+    - `state`, `depth`, `reason`, `flags`: the stored values of the URL.
+    - `page`: the link by which the URL is found as a page now, None if there is no such link.
+    - `requisite`: True if the URL is found as a requisite now, and the budget of requisites is not spent.
 
-    The flag ALSO_PAGE marks a requisite to which a page also links.
+    The flag ALSO_PAGE marks a requisite that is also a page. There are three cases:
 
-    - A page that is not fetched yet becomes a requisite with ALSO_PAGE. Seeds, sitemaps and feeds stay pages.
-    - A requisite to which a page links gets ALSO_PAGE if it is not fetched yet. If it was fetched and is HTML, it is
-      fetched again as a page.
-    - A requisite that the scope, an exclusion or the budget of requisites excluded is queued: as a requisite if
-      `requisite` is True, else as a page if `page` is given.
+    - The URL is stored as a page. If it is queued or waits for a retry, it becomes a requisite with ALSO_PAGE. URLs of
+      depth 0, sitemaps and feeds do not change.
+    - The URL is a requisite that the scope, an exclusion or the budget excluded. It is queued as a requisite if
+      `requisite` is True. Otherwise it is queued as a page if `page` is given.
+    - The URL is another requisite, and `page` is given. If it is queued, waiting or leased, it gets ALSO_PAGE. If it
+      was fetched and is HTML, it is queued again as a page.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

@@ -227,15 +227,13 @@ def via_hosts(
 
 
 def scope_revision(connection: Connection, crawl_id: CrawlId) -> Revision:
-    """Return the revision with which the present scope of the crawl began.
+    """Return the revision since which the crawl has had its present scope (Store.scope_revision).
 
-    It follows the last earlier revision for which one of these is true:
+    For example, if revision 3 changed the scope, and revisions 4 and 5 did not, the result is 3. A higher limit of
+    pages for a host counts as a change, because it admits more URLs. A lower limit does not count.
 
-    - Its scope differs from the present scope.
-    - Its limit of pages for a host is lower than the present limit.
-    - It cannot be read.
-
-    Raise Unusable if the present revision cannot be read (Store.scope_revision).
+    If an earlier revision cannot be read, only the revisions after it are considered. Raise Unusable if the present
+    revision cannot be read.
     """
     table = schema.crawl_revisions
     current = select(schema.crawls.c.revision).where(schema.crawls.c.crawl_id == crawl_id).scalar_subquery()

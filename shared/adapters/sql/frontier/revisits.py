@@ -98,8 +98,9 @@ _RATES: Final = text(
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
     """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
 
-    The result has for each kind of count (`recrawl_pages.COUNTED`) a mapping bucket -> number. A bucket is a range of
-    rates, by its index (Store.page_rates).
+    The result maps kind of count -> bucket -> number. A bucket is the index of a range of rates of change. The kinds
+    of count are the constants in `recrawl_pages.COUNTED`: three kinds for pages and one for sitemaps
+    (Store.page_rates).
     """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
@@ -143,8 +144,9 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
     """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
 
-    This call moves the number of these pages and retries from `queues.waiting` to `queues.queued`. The caller must then
-    move the number of the leased pages from `queues.queued` to the leased URLs, and write the row of the lease.
+    - This call updates the rows of these URLs. It moves their number from `queues.waiting` to `queues.queued`.
+    - The caller must insert the row of the lease. The caller must also move the number of the leased pages from
+      `queues.queued` to `queues.leased`.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name
@@ -174,10 +176,10 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
 
 
 def keep_versions(connection: Connection, changes: Changes) -> None:
-    """Copy the stored fetches that `changes` will overwrite with new page versions to the table `page_versions`.
+    """Save the old versions of changed pages in the table `page_versions`, before new versions overwrite them.
 
-    Then delete the oldest versions of these pages, so that each page keeps only the allowed number. Call this before
-    the new fetches are written.
+    Then delete the oldest saved versions of these pages, so that each page keeps only the allowed number. Call this
+    before the new fetches are written.
     """
     replaced = sorted(changes.superseded, key=_place)
     _KEEP.run(connection, [(*_place(each), each.version) for each in replaced])

@@ -1,12 +1,18 @@
 """Deletes seeds, and withdraws URLs of seed sets, for an operator's command, in a transaction that passed the fence.
 
-A seed is a URL that no page led to. A seed that was never fetched leaves the queue and is excluded. A fetched seed
-stays as it is. If it was queued for another fetch, it becomes done.
+A seed is a URL that no page led to. A deletion and a withdrawal treat a queued or waiting URL in the same way:
 
-- A deletion spares seeds that a seed set still has, and leased seeds, which a worker fetches.
-- A URL that has left its seed sets is withdrawn if only sets gave it (flag OF_SET), even if it failed. The command is
-  not finished while a URL to withdraw is leased.
-- A URL to which a page links is not withdrawn. It gets the depth and linking page of the nearest link.
+- A URL without a stored page is excluded.
+- A URL with a stored page becomes done.
+
+A deletion applies to seeds that the operator chooses. It does not change failed seeds, leased seeds, and seeds that a
+seed set still has.
+
+A withdrawal applies to URLs that have left their seed sets, if only seed sets gave them (flag OF_SET).
+
+- A failed URL without a stored page is also excluded.
+- If a URL is leased, the command waits until the lease ends.
+- A URL to which a page links stays in the crawl. It gets the depth and the linking page of the nearest link.
 """
 
 import json
@@ -56,13 +62,13 @@ _Key = tuple[CrawlId, HostId, Fingerprint]
 
 
 class _Statements(NamedTuple):
-    """SQL statements that take some URLs out of the queue. They apply to those of the URLs that are queued or wait.
+    """SQL statements to take some queued and waiting URLs out of the queue. `end` does so, the others prepare it.
 
-    - `counting` counts the URLs by three columns: their state, if a page is stored, and their part of the counter
+    - `counting`: counts the URLs by their state, by whether a page is stored, and by their part of the counter
       `queued` (such as `retries`).
-    - `again` reads the URLs that have a stored page or are fetched again.
-    - `end` sets URLs with a stored page to done, and excludes the others.
-    - `keep` marks the seeds that are not deleted because a seed set has them (flag OF_SET). None for a withdrawal.
+    - `again`: reads the URLs that may have a stored rate of change, which is then deleted.
+    - `end`: sets URLs with a stored page to done, and excludes the others.
+    - `keep`: sets the flag OF_SET of seeds that are not deleted because a seed set has them. None for a withdrawal.
     """
 
     counting: TextClause
@@ -200,8 +206,11 @@ def leased_seeds(connection: Connection, command: CommandRun) -> set[Fingerprint
 def _withdraw(connection: Connection, command: CommandRun) -> int | None:
     """Withdraw one chunk of the URLs that have left a seed set. Return where the next chunk begins, None at the end.
 
-    The command goes through its URLs twice. The first pass withdraws the URLs that are not leased. The second pass
-    withdraws the URLs that were leased before. If a URL is still leased then, the same chunk must be repeated.
+    The command goes through its URLs twice:
+
+    - The first pass withdraws the URLs that are not leased.
+    - The second pass withdraws the URLs that were leased in the first pass. If a URL of the chunk is still leased,
+      return where this chunk began. The next call then repeats the chunk.
     """
     places: Any = command.args["places"]
     failed: dict[str, int] = defaultdict(int)
@@ -332,7 +341,7 @@ class SetSeeds:
     OF_SET marks a URL that is a seed only because a seed set has it. If pages link to such a URL, the nearest link is
     stored. When the URL leaves its seed sets, it stays in the crawl because of this link.
 
-    `only`: the URLs that the applied links give as seeds of seed sets, but not as seeds of the spec or an upload.
+    `only`: the URLs that this transaction adds as seeds of a seed set, but not as seeds of the spec or an upload.
     """
 
     def __init__(self, links: Sequence[DiscoveredLink], host_ids: Mapping[str, HostId]) -> None:

@@ -73,9 +73,10 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Store `now_ms` in the queues whose hosts have a sitemap or feed that listed a new URL.
+    """Store when a sitemap or feed of a host last listed something new: `now_ms`, in the queues of `result.listing`.
 
-    `result.listing` has these queues. Queues of other partitions are removed from it first.
+    Something new is a new URL, or a date that makes a stored page due sooner. This call removes the queues of other
+    partitions from `result.listing`, and sets `result.listing_ms`.
     """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms

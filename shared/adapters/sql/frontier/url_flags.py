@@ -5,7 +5,8 @@ from typing import Final
 from shared.domain.frontier.states import IS_REQUISITE, LEVEL_MS, REQUISITE_LEAD_MS, RETRY, REVISIT
 
 NOT_QUEUED_AGAIN: Final = f"flags & {~(RETRY | REVISIT)}"
-"""SQL for the flags of a URL without RETRY and REVISIT, which mark a URL that is queued again."""
+"""SQL for a number: the flags of the row's URL, with the bits RETRY and REVISIT cleared. These two bits mark a URL
+that is queued for a retry or for another fetch."""
 
 QUEUED_AS: Final = (
     f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN 'requisites' WHEN flags & {RETRY} <> 0 THEN 'retries'"
@@ -21,4 +22,7 @@ RANK_NOW: Final = f":now_ms + CASE WHEN flags & {IS_REQUISITE} <> 0 THEN -{REQUI
 """SQL for the rank of a URL that is queued at `:now_ms`. `rank_of` and `requisite_rank` compute the same in Python."""
 
 RANK_DUE: Final = f"rank - {_LEAD}"
-"""SQL for the rank of a URL that is queued because it is due: its due time, or an earlier time for a requisite."""
+"""SQL for the new rank of a waiting URL that is queued because it is due.
+
+The old rank, which the SQL reads, is the due time. The new rank is the same time, or for a requisite an earlier time.
+"""
