@@ -13,7 +13,7 @@ from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.explain.excluded_links import SCOPE, ExcludedLink, encoded, kept, losses
 from shared.domain.frontier.change_rate import decoded
-from shared.domain.frontier.failure import Decision, HostEffect
+from shared.domain.frontier.failure import Category, Decision, HostEffect, policy_for
 from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, judge_page, rate_before
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
@@ -189,18 +189,19 @@ def facts_after(
     - `effect`: how the host failed or throttled, None if it did not.
     - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
     """
-    retry = crawl.spec.retry
     match effect:
+        case None if policy_for(end_of(result)).category is Category.REFUSED:
+            return facts  # nothing was sent, so the fetch says nothing about the host
         case None:
             health = facts.health.answered(now_ms) if result.end == UrlEnd.ANSWERED else facts.health.connected()
             return facts if health is facts.health else replace(facts, health=health)
         case HostEffect.UNREACHABLE:
-            health = facts.health.failed(now_ms, retry=retry, base_s=UNREACHABLE_BASE_S, rng01=rng01())
+            health = facts.health.failed(now_ms, retry=crawl.spec.retry, base_s=UNREACHABLE_BASE_S, rng01=rng01())
         case _:
             health = facts.health.refused(
                 now_ms,
                 effect,
-                retry=retry,
+                retry=crawl.spec.retry,
                 delay_s=crawl.delay_s(host, facts),
                 max_delay_s=crawl.spec.politeness.max_delay_s,
                 rng01=rng01(),
