@@ -244,7 +244,8 @@ def test_recrawl_without_one_of_its_rules_is_caught(
         # A minute of walks, too: test_present_state brings about each case in any run.
         pytest.param(_blocks_and_delays_of_the_lease, marks=pytest.mark.slow),
         _no_search_for_strays,
-        _unreadable_shards_freed_at_once,
+        # A minute of walks, too: test_unreadable_shards brings it about in any run.
+        pytest.param(_unreadable_shards_freed_at_once, marks=pytest.mark.slow),
     ],
 )
 def test_a_protocol_without_one_of_its_rules_is_caught(

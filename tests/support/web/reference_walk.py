@@ -70,7 +70,7 @@ def links_of(data: bytes, path: str, *, obey_nofollow: bool = True) -> set[str]:
     here = _ORIGIN + path
     base = urljoin(here, parser.base.strip()) if parser.base else here
     paths = set()
-    for link in parser.found:
+    for link in dict.fromkeys(parser.found):
         try:
             target = urlsplit(urldefrag(urljoin(base, link.strip()))[0])
         except ValueError:
