@@ -69,9 +69,9 @@ _LONGEST_S: Final = 60.0
 """Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum finished crawls that one call of `_reopen` examines for queued URLs, until all were examined once."""
+"""Maximum crawls with queued URLs that a call of `_reopen` examines in a new leader's first round over all crawls."""
 _EXAMINED_AGAIN: Final = 10
-"""Maximum finished crawls that a call of `_reopen` examines for queued URLs, once a new leader has examined all."""
+"""Maximum crawls with queued URLs that a call of `_reopen` examines in each later round over all crawls."""
 
 
 def _none() -> None:
@@ -199,7 +199,11 @@ class CrawlController:
         return MasterView(loaded, self._sync.unreadable(), leader)
 
     def _hand_over(self, pending: Iterable[CrawlId], actions: Mapping[CrawlId, Iterable[Action]]) -> list[LocalAction]:
-        """Note the actions of the leader, which other tasks carry out. Return the actions that every master has."""
+        """Return the actions that this master carries out now. Store the leader's actions for the leader's tasks.
+
+        `pending`: the crawls just decided on. `actions`: what each of these crawls needs. Actions that an earlier pass
+        stored for crawls in `pending` are dropped.
+        """
         for crawl_id in pending:
             self._to_start.pop(crawl_id, None)
             self._to_seed.pop(crawl_id, None)
@@ -223,10 +227,10 @@ class CrawlController:
     # --- on the leader ------------------------------------------------------------------------------------------------
 
     async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
-        """Set `self.specs` to a new record of the specs that are published to workers, and return it.
+        """Replace `self.specs` by a new record of the published specs, and return the record.
 
-        `published`: by crawl, the state of its published spec; None if it cannot be read. The next pass decides anew
-        what each crawl needs.
+        `published`: by crawl, what the spec that workers read says now; None if the spec cannot be read. The next pass
+        decides on every crawl again.
         """
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
@@ -293,10 +297,7 @@ class CrawlController:
             self._poked.set()
 
     async def _count_times(self, acting: Callable[[], bool]) -> None:
-        """Call `count_time` every `_ACTIVE_TIME_S` seconds until cancelled.
-
-        `acting` returns True while this master may act as leader. Time in which `acting` returns False is not counted.
-        """
+        """Call `count_time` every `_ACTIVE_TIME_S` seconds until cancelled, but not while `acting` returns False."""
         self._counted_at = self._clock.elapsed()
         while True:
             await asyncio.sleep(_ACTIVE_TIME_S)

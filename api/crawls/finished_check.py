@@ -33,7 +33,9 @@ MAX_ROUNDS: Final = 128
 _NOTHING: Final = Counters()
 
 Active = tuple[CrawlId, Revision]
-"""A crawl at a revision. A later revision may have seeds that earlier checks did not cover."""
+"""An active (running) crawl to check, at one spec revision.
+
+After a new revision, the check of the crawl starts again. The reason: the new revision may have added seeds."""
 
 Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 """Returns, by partition, the position up to which reports are applied. Partitions without an owner may be missing."""
@@ -129,12 +131,15 @@ class _Round(Struct, frozen=True):
 
 
 class FinishedCheck:
-    """Finds the crawls that are provably finished. This may take several calls of `once`, until reports are applied.
+    """Finds the crawls that are provably finished.
 
-    `resting`: the crawls that had nothing left to do at the last call of `once`. The next call must get:
+    A crawl seems finished if no URL is leased, and no further URL will be leased. The proof may take several calls of
+    `once`, because all published reports must be applied first.
+
+    `resting`: the crawls that seemed finished at the last call of `once`. The caller must pass to the next call:
 
     - the crawls in `resting` that still run,
-    - all crawls whose counters or state have changed.
+    - all running crawls whose counters or state have changed.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -151,9 +156,10 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check, each with a function. The function is called only if URLs are queued, with the
-          crawl's counters. It returns why the crawl ends with URLs in the queue: "refreshed" or a budget's name.
-          It returns None if the crawl goes on.
+        - `ended`: the crawls to check, each with a function that decides if the crawl ends although URLs are queued.
+          The function gets the crawl's counters. It returns the finish reason: "refreshed" or a budget's name. It
+          returns None if the crawl goes on. A crawl without queued URLs ends as "complete", and its function is not
+          called.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -202,13 +208,21 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls that have nothing left to do, with the reason and the version of their counters.
+        """Return the crawls that seem finished, each with the finish reason and the version of its counters.
 
-        Also add these crawls to `self.resting`.
+        A crawl seems finished if no URL is leased, and one of these is true:
 
-        - `ended`: the crawls to check, each with the function that `once` describes.
-        - `proving`: crawls whose reports are all applied. If a crawl in `proving` has a command in progress, it is
-          added to `self.resting`, but not returned.
+        - No URL is queued.
+        - The function of the crawl in `ended` returns a finish reason, such as a spent budget.
+
+        Parameters:
+
+        - `ended`: the crawls to check. Each has a function that takes the crawl's counters. The function returns None
+          if the crawl goes on.
+        - `proving`: the crawls whose published reports are all applied. A crawl in `proving` is left out of the result
+          while the crawl has a command in progress.
+
+        `self.resting` gets all crawls that seem finished, also the crawls that are left out of the result.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

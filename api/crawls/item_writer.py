@@ -81,9 +81,10 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if no item of the crawl is left to be written: each was stored, or dropped for good.
+        """Return True if the table has all items of the crawl: each item was stored, or dropped for good.
 
-        The first call notes where the stream of items ends. Items that are published later do not count.
+        Return False if an item must still be written. Only items that were in the stream at the first call for the
+        crawl count.
         """
         return bool(await self.complete([crawl_id]))
 
@@ -144,9 +145,10 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _skip_dropped(self) -> None:
-        """Report messages that the stream dropped before they were read, and go on behind these messages.
+        """Report the loss of messages if the stream is empty because it dropped all unread messages.
 
-        Do nothing unless the stream is empty.
+        Then move the position past the lost messages. If the stream has messages, do nothing: the next message that is
+        read shows the loss.
         """
         # If the stream has messages, the next one that is read shows the gap.
         state = await self._broker.items_state()

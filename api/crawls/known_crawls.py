@@ -20,9 +20,10 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _ROUNDS_OFF: Final = 2
-"""Margin in `is_current`: number of reads beyond `crawls / COMPARED` until every crawl was surely compared with SQL.
+"""How many reads `is_current` requires in addition to `crawls / COMPARED`, so that every crawl was surely compared.
 
-More reads are needed because the last read that completes a round over all crawls may compare fewer than `COMPARED`."""
+Reads go round all crawls. The last read of a round may compare fewer than `COMPARED` crawls. The counted reads may
+begin in the middle of a round. So they can include the last reads of two rounds."""
 
 
 class KnownCrawls:
@@ -31,8 +32,10 @@ class KnownCrawls:
     Pending crawls need a decision of `reconcile`. Unchecked crawls may be finished: `FinishedCheck` must check them.
 
     - `mark`: how far the changes were read. Pass it to the next read of changes.
-    - `clocks`: by pool, for how many ms the crawls of the pool have been worked on.
-    - `late`: crawls that are not stored here but whose counters changed. The leader may have to reopen them.
+    - `clocks`: by pool, for how many ms at least one crawl of the pool has been worked on. Time in which several crawls
+      were worked on counts once.
+    - `late`: crawls whose counters changed although they are not seeding, running or paused. The leader examines if
+      these crawls must be reopened.
     """
 
     def __init__(self) -> None:
@@ -127,10 +130,10 @@ class KnownCrawls:
         return {crawl_id: self._rows.get(crawl_id) or self._ended.get(crawl_id) for crawl_id in self._pending}
 
     def keep_pending(self, crawl_ids: Collection[CrawlId], loaded: Mapping[CrawlId, LoadedCrawl]) -> None:
-        """Mark the pending crawls as decided, except the crawls in `crawl_ids`, which stay pending.
+        """Keep only the crawls in `crawl_ids` pending. All other pending crawls are decided, and no longer pending.
 
-        `loaded`: the crawls that this master dispatches. If a decided crawl in `loaded` has a time limit (`max_ms`),
-        the limit is noted. The crawl becomes pending again when the limit is reached.
+        `loaded`: the crawls that this master dispatches, each with its time limit (`max_ms`). A decided crawl with a
+        time limit becomes pending again when the crawl reaches the limit.
         """
         for crawl_id in self._pending.difference(crawl_ids):
             self._ended.pop(crawl_id, None)

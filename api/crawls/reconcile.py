@@ -151,10 +151,12 @@ Action = LocalAction | PublishSeeds | StartTime | SpecAction
 
 
 class PublishedSpecs:
-    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take (`todo`).
+    """The crawl specs that are published to workers, and the actions that `CrawlSpecPublisher` must take.
 
-    `ending`: crawls that have ended or were deleted, and whose published spec will be deleted. The value is the time
-    at which the deletion was scheduled (`Clock.elapsed`). The deletion itself comes some time later.
+    - `published`: by crawl, what its published spec says; None if the spec cannot be read.
+    - `ending`: the crawls whose published spec will be deleted after a fixed pause. The value is the time at which the
+      pause began (`Clock.elapsed`). These crawls have ended or were deleted.
+    - `todo`: by crawl, the next action on its published spec.
     """
 
     def __init__(self, published: dict[CrawlId, SpecState | None]) -> None:
@@ -170,7 +172,7 @@ def reconcile(
 
     - `rows`: the crawls to decide on, with None for a deleted crawl.
     - `view`: what this master has done so far.
-    - `now`: by pool, for how many ms its crawls have been worked on (`CrawlChanges.clocks`).
+    - `now`: the present value of each pool's clock, in ms. A pool's clock runs while its crawls are worked on.
 
     If this version cannot read the spec of a crawl that has not ended, the crawl gets no action. The actions of a crawl
     do not depend on other crawls.
@@ -188,7 +190,13 @@ def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> boo
 
 
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
-    """Return for how many ms the crawl has been worked on. `now`: the counted active time of each pool, in ms."""
+    """Return for how many ms the crawl has been worked on.
+
+    `now`: the present value of each pool's clock, in ms. A pool's clock runs while its crawls are worked on.
+
+    - If the clock of a pool measures the crawl: return the clock's value minus the crawl's offset (`active_zero_ms`).
+    - Otherwise: return the time that is stored in the row.
+    """
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms
     return now[row.active_pool] - row.active_zero_ms

@@ -68,9 +68,11 @@ class EventCursor:
 
     @property
     def is_past_kept(self) -> bool:
-        """True once `next` has returned all events that were already stored when `open` was called.
+        """True once `next` has returned all stored events that the client asked for.
 
-        Always False for a cursor that reads only new events (created with `after=None`).
+        - If the cursor also reads stored events: the events after its start that were stored when `open` was called.
+        - If the cursor reads only new events (`after=None`): the client asked for no stored event. The value is always
+          False.
         """
         return self._kept_to is not None and self._position >= self._kept_to
 
@@ -121,8 +123,8 @@ class EventCursor:
     def caught_up(self, state: EventsState) -> None:
         """Move the position to the last sequence in `state`, past events of other subjects.
 
-        Call this only if `next` has returned no event since `state` was read. Otherwise, events of this cursor's
-        subjects may be skipped. Do nothing if the stream may have been replaced.
+        The caller must first see `next` return no event after `state` was read. Otherwise, events of this cursor's
+        subjects may be skipped. The position stays the same if the stream may have been replaced.
         """
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)

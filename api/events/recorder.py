@@ -66,7 +66,8 @@ class CrawlRates:
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
         """Add a sample: at the time `at_s`, the crawl has `pages` stored pages with `size` bytes in total.
 
-        `since_s`: the crawl stored nothing between the previous sample and this time. Leave it out if that is unknown.
+        `since_s`: a time before `at_s`. From the previous sample until `since_s`, the crawl stored nothing. Leave
+        `since_s` out if no such time is known.
         """
         # The seconds since the previous sample get samples, too, so that a pause counts in the rates.
         if self._samples and (last := self._samples[-1]).at_s < since_s:

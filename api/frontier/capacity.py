@@ -92,12 +92,16 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Count a change of the lease `held`: how many shards its pool has out, and how many of them are unbegun.
+        """Update the pool's number of shards out, and its number of unbegun shards, when the lease `held` changes.
 
         A shard is unbegun until its lease gets its first grant.
 
-        - `out`: 1 if the lease was added, -1 if the lease is over. 0 if the lease is about to get a grant.
-        - `now`: `Clock.elapsed`.
+        - If `out` is 1, the lease was added: count its shard as out. Count the shard as unbegun if the lease has no
+          grant.
+        - If `out` is -1, the lease is over: stop counting its shard.
+        - If `out` is 0, the lease is about to get a grant: stop counting its shard as unbegun. The shard stays out.
+
+        `now`: `Clock.elapsed`.
         """
         # With 0, `held.grant` is not set yet: it is None if this is the first grant, which begins the shard.
         row, unbegun = held.row, held.grant is None
@@ -186,11 +190,11 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return this partition's share of the crawl's daily requests for stored pages.
+        """Return this partition's share of the requests for stored pages that the crawl may start per day.
 
-        Each request has a number below 2^64 (see `Share`). The share is a range of these numbers, so that the shares of
-        two partitions never have a request in common. The length of the range is in proportion to the partition's
-        stored pages. Example: partition 0 has 3/4 of all pages. Its range is the first 3/4 of the numbers.
+        The share is in proportion to the partition's stored pages. Example: partition 0 has 3/4 of the crawl's pages,
+        and partition 1 has 1/4. Then partition 0 gets 3/4 of the requests. The shares of two partitions never have a
+        request in common.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

@@ -111,12 +111,13 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this EXCLUDE may run: no worker may still request a URL that the exclusion covers.
+        """Return True if this EXCLUDE may run: no worker has permission to request a URL that the exclusion covers.
 
         Return False in two cases:
 
         - This owner has not read the exclusion yet.
-        - A worker has a live grant for a shard with a URL that an exclusion or the crawl's scope forbids.
+        - A worker has a live grant for a shard with a forbidden URL. A URL is forbidden if any exclusion covers the
+          URL, or if the crawl's scope excludes the URL. This check does not tell these rules apart.
         """
         # An owner that knows the exclusion gives no new grant for such URLs.
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
@@ -125,10 +126,11 @@ class CommandRunner:
         return not any(held.live(now) and held.excluded(exclusions) for held in self._own.leases)
 
     async def _seeds_given_back(self, run: CommandRun) -> bool:
-        """Return True if no worker may request a URL that the next chunk of a SEED_SET must withdraw.
+        """Return True if no lease that has a grant contains a URL that the next chunk of this SEED_SET withdraws.
 
-        Otherwise mark the granted leases with such URLs as `recalled`, and return False. Their workers get `stop` when
-        they next ask to extend the grant. Return False also if SQL cannot be read now.
+        - If there are such leases: mark these leases as `recalled`, and return False. When the worker of a recalled
+          lease next asks to extend its grant, the owner answers `stop`.
+        - If SQL cannot be read now: return False.
         """
         own = self._own
         try:
@@ -143,10 +145,13 @@ class CommandRunner:
         return not recalled
 
     async def _scope_in_force(self, run: CommandRun) -> bool:
-        """Return True if no worker may request a URL that the changed scope of this RESCOPE excludes.
+        """Return True if this RESCOPE may run: every worker with a grant keeps to the changed scope.
 
-        That is so if this owner has the changed scope, and no lease with a grant has such a URL. Return True also if
-        the crawl is deleted. Return False if SQL cannot be read now.
+        If the crawl is deleted: return True, because there is nothing to wait for. Return False in these cases:
+
+        - This owner does not use the changed scope yet.
+        - A lease that has a grant contains a URL that the changed scope excludes.
+        - SQL cannot be read now.
         """
         # The sweep ends a lease with such a URL after its grant has expired. The URLs return to the queue.
         own = self._own
@@ -195,9 +200,10 @@ class CommandRunner:
         return False
 
     async def _needs_no_archive(self, run: CommandRun) -> bool:
-        """Return True if the next chunk reads no page.
+        """Return True if the next chunk of this REDISCOVER reads no page. Call this on a master without an archive.
 
-        Otherwise return False, and log once for each command that this master cannot read the archive.
+        If the chunk reads a page: return False, and log that this master cannot read the archive. The log is written
+        once for each command.
         """
         if not (await self._store.readable_pages(run)).pages:
             return True

@@ -263,7 +263,7 @@ class Dispatch:
                 await self._exclude_rest(host, queue, OWNER)
 
     async def _promote(self, host: Host, queue: CrawlQueue) -> None:
-        """Move the queue's waiting URLs that are due to its queued URLs, in SQL and in memory."""
+        """Turn the queue's waiting URLs whose wait is over into queued URLs, in SQL and in memory."""
         await self._store.promote(self._writer.fence, queue.crawl_id, host.host_id, self._clock.unix_ms())
         self._writer.committed()
         for row in await self._store.queue_rows([(queue.crawl_id, host.host_id)]):

@@ -63,10 +63,10 @@ class DueHosts:
             self._changed(line)
 
     def begin(self, now: float) -> None:
-        """Begin a pass of dispatch at `now` (`Clock.elapsed`).
+        """Begin a pass of dispatch at `now` (`Clock.elapsed`). Lines that lost an allotment may get allotments again.
 
-        If a line does not use an allotment within about a second, `PoolShares` takes the allotment back. That line then
-        gets no capacity until this method is called.
+        A line loses its allotments if the line uses none for about a second. The line then gets no allotment until the
+        next pass begins.
         """
         self._passing, self._now = True, now
         for line in self._overdue:
@@ -102,9 +102,10 @@ class DueHosts:
         self._changed(line)
 
     def settle(self) -> None:
-        """End a pass of dispatch: stop counting the allotments that the pass used (see `use`).
+        """End a pass of dispatch.
 
-        The shards that were leased for these allotments are counted as leases now.
+        During the pass, the pool counts each used allotment as a shard. At the end, the pool counts the new leases
+        instead. So no shard is counted twice.
         """
         for line in self._used:
             self._shares.settle(line)

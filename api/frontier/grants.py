@@ -60,17 +60,19 @@ class GrantTerms(NamedTuple):
 
 
 def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None, now: float) -> GrantTerms:
-    """Return the waits that a lease's host requires at `now` (`Clock.elapsed`), and whether the visit must stop.
+    """Return how long a worker must wait for a lease's host at `now` (`Clock.elapsed`), and if its visit must stop.
 
     - `crawl`: the crawl of the lease, None if it is unknown.
     - `host`: the host of the lease, None if it is not in memory.
 
-    If `crawl` and `host` are given: `delay_s` is the delay at the time of the lease or the present delay, whichever is
-    longer. If the lease was made without a delay and a delay applies now, the visit must stop. The reason: without a
-    delay, several visits may request the host at the same time.
+    The fields of the result:
 
-    If `crawl` or `host` is None: `delay_s` is the delay at the time of the lease, and the visit need not stop. If
-    `host` is None, `rest_s` and `blocked_s` are 0.
+    - `delay_s`: the delay after each response. It is the delay at the time of the lease or the present delay, whichever
+      is longer. If `crawl` or `host` is None, it is the delay at the time of the lease.
+    - `rest_s`: how long the host must still rest after its last response. 0 if `host` is None.
+    - `blocked_s`: how long the host is still blocked. 0 if `host` is None.
+    - `stop`: True if the lease was made without a delay, and `delay_s` is above 0 now. The reason: without a delay,
+      several visits may request the host at the same time.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
@@ -87,9 +89,11 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. The owner has already applied all
-      outcomes that were published under this grant until then. None in two cases: the lease had no grant, or the
-      question leads to no new grant (for example, the visit has the live grant already).
+    - `caught_up`: the number of the lease's newest grant when the question arrived. None if the lease had no grant, or
+      if the visit needed no new grant (for example, the visit had the live grant already).
+
+    The owner has applied the outcomes of the grant `caught_up` that were published before the question. If the lease
+    has got a newer grant since, outcomes of the newer grant may be missing. The worker must then ask again.
     """
 
     lease_id: LeaseId

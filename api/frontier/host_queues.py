@@ -1,21 +1,25 @@
 """The host queues of a partition: its hosts that have work soon, ordered by when politeness allows a fetch.
 
 Pure: times are the owner's monotonic seconds, given as arguments. Everything here can be rebuilt from SQL, except the
-time of a host's last fetch. So a host is removed from memory only after its delay has passed. A new owner assumes that
-every host was fetched at the moment when it claimed the partition. If the partition never had a host, no delay applies
-at first.
+time of a host's last fetch. So a host is removed from memory only after its delay has passed.
 
-A host has one queue for each crawl. These queues take turns (`host_shares`). Each crawl has a line of hosts that wait
-for capacity of the crawl's pool (`lines`). When it is a queue's turn and the host is due, the host enters the line of
-the queue's crawl. The host also enters the line of the next crawl:
+A new owner does not have the times of the last fetches:
+
+- If the partition ever had a host: the owner assumes that every host was fetched when the owner claimed the partition.
+- If the partition never had a host: its first hosts can be fetched at once, unless `first_claim_rests` is set.
+
+A host has one queue for each crawl. These queues take turns at the host (`host_shares`). Each crawl has a line of hosts
+that wait for capacity of the crawl's pool (`lines`). When a queue has its turn and the host is due, the host enters the
+line of the queue's crawl. Then the queue that has the next turn at this host follows, and the host enters the line of
+that queue's crawl, too:
 
 - at once, if the first crawl may not dispatch,
 - otherwise after `PASS_S` seconds, so that a crawl that waits for capacity does not block the host.
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- Each crawl limits how many shards of a host may be out. The lowest limit applies, among the crawl of a new shard and
-  the crawls that have a shard of the host out.
+- Each crawl limits how many shards of a host may be out at once, over all crawls. A new shard must keep the limit of
+  its own crawl, and the limit of each crawl that has a shard of the host out.
 - A queue with URLs is in one of two states: it waits for its turn at the host, or its host is in the crawl's line. So a
   host may be in the lines of several crawls, once for each queue.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
