@@ -91,9 +91,11 @@ class CrawlQueue(Struct):
 class HostShares:
     """The order in which the queues of one host get their turns.
 
-    - Queues that can be fetched from now are ordered by virtual time.
-    - Queues that can be fetched from only later are ordered by that time. An example is a queue of future retries.
-    - A queue without URLs, or whose host is already in the line of the queue's crawl (`in_line`), gets no turn.
+    - Ready queues have URLs to fetch at present. The ready queue with the least virtual time gets the next turn.
+    - Waiting queues get no turn yet. Their URLs are due later, such as retries, or the queue was deferred. `next` makes
+      a waiting queue ready when its time has come.
+    - A queue without URLs gets no turn.
+    - A queue with `in_line` gets no turn: its host is already in the crawl's line of due hosts.
     """
 
     # A queue that moves gets a new entry. Its old entry is removed when it comes first, or when there are more than
@@ -136,9 +138,9 @@ class HostShares:
         return self.first(queues)
 
     def first(self, queues: Mapping[CrawlId, CrawlQueue]) -> CrawlQueue | None:
-        """Return the queue with the least virtual time among those that had URLs to fetch at the last `put` or `next`.
+        """Return the ready queue with the least virtual time, or None if no queue is ready.
 
-        Return None if none of them had URLs to fetch.
+        The time is not checked. A waiting queue is ignored until `next` makes it ready.
         """
         while self._ready:
             queue = _current(queues, self._ready[0])
@@ -148,7 +150,7 @@ class HostShares:
         return None
 
     def later(self, queues: Mapping[CrawlId, CrawlQueue]) -> float:
-        """Return the first time (`Clock.elapsed`) at which a queue without URLs to fetch gets some, or infinity."""
+        """Return the earliest time (`Clock.elapsed`) at which a waiting queue becomes ready; infinity if none waits."""
         while self._later and _current(queues, self._later[0]) is None:
             heapq.heappop(self._later)
         if len(self) > 2 * len(queues) + _SPARE:

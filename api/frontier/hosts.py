@@ -63,12 +63,14 @@ class Host(Struct):
     """A host in memory, with its queues and slots. Times are `Clock.elapsed` seconds.
 
     - `rested_from`: when the last delay of the host began. The host gets a delay after each of its shards.
-    - `last_delay_s`: the length of that delay in seconds. A crawl with a longer delay must wait longer.
+    - `last_delay_s`: the length of that delay in seconds. If a crawl's own delay is longer, the crawl waits for the
+      longer one.
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
     - `virtual`: the virtual time of the shard that started last.
-    - `armed_for`: the time of the host's next examination.
-    - `turn_until`: until this time, the present crawl has its turn, and the host enters no other crawl's line.
+    - `armed_for`: when the owner next checks whether the host can be visited. `NEVER`: no check is planned.
+    - `turn_until`: until this time, the host is reserved for the crawl whose turn it is. After this time, the next
+      crawl may use the host, too.
     """
 
     host_id: HostId

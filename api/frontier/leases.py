@@ -145,8 +145,14 @@ GrantDecision = NoSuchLease | HeldByAnother | OldDelivery | SameHolder | MayGran
 
 
 Watch = Callable[[TrackedLease, int, float], None]
-"""Called with a lease, a number and the time. The number is 1 for a new lease, -1 for one that is over, and 0 just
-before a grant begins."""
+"""Called with a lease, a code for what happens to the lease, and the time (`Clock.elapsed`).
+
+The codes:
+
+- `1`: the lease was added.
+- `-1`: the lease is over.
+- `0`: the lease is about to get a new grant.
+"""
 
 
 class Leases:
@@ -222,10 +228,12 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Return the lease if `holder` may extend its grant `number`, else None.
+        """Check whether `holder` may extend grant `number` of the lease. Return the lease if so, else None.
 
-        A holder may extend the lease's newest grant until the grant expires. The caller then calls `extended`, which
-        sets the new end. If an earlier owner gave the grant, the first `holder` that asks becomes the grant's holder.
+        The grant must be the newest grant of the lease, must not have expired, and must belong to `holder`. If an
+        earlier owner gave the grant, its holder is unknown. Then this call records `holder` as the grant's holder.
+
+        The end of the grant stays as it is. To set a new end, call `extended`.
         """
         held = self._held.get(lease_id)
         if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:

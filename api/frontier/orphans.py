@@ -50,10 +50,11 @@ class OrphanedShards:
         self._look_at = self._clock.elapsed() + self._own.settings.orphans_interval_s
 
     def wait_s(self) -> float:
-        """Return for how many seconds from now the sweep may pause, if only orphaned shards could need repair.
+        """Return for how many seconds the owner's sweep may pause, if the sweep has nothing else to repair.
 
-        - If the last search found no shard without a lease: several search intervals (`orphans_interval_s`).
-        - Otherwise: the seconds until the next search is due.
+        - If the last search found no shard without a lease: a long pause of several search intervals.
+        - If it found one, the next search decides whether to drop the shard: the seconds until the next search.
+        - If there was no search yet: the seconds until the first search.
         """
         if self._searched and not self._suspects:
             return self._own.settings.orphans_interval_s * _RESTS

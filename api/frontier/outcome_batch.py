@@ -167,7 +167,7 @@ class OutcomeBatch:
         self.end(held)
 
     def end(self, held: TrackedLease) -> None:
-        """End a lease that no worker holds. Its remaining URLs go back to the queue."""
+        """End the lease `held`, under which no worker fetches now. Put its remaining URLs back into the queue."""
         left = self._left_of(held)
         host = self.hosts.host(held.row.host_id)
         unbegun = host.rested_from if host is not None else self.now
@@ -387,7 +387,7 @@ class OutcomeBatch:
         self._discard("late" if known else "deleted", results)
 
     def _discard(self, reason: str, results: Sequence[UrlOutcome]) -> None:
-        """Add the number of results for which a request was sent to `discarded`, under `reason`."""
+        """Count in `discarded[reason]` the results of URLs that were requested. Ignore URLs that were not requested."""
         self.discarded[reason] += sum(result.end != UrlEnd.DENIED for result in results)
 
     def _free(self, held: TrackedLease, left: dict[Fingerprint, LeasedUrl], rested_from: float) -> None:

@@ -68,8 +68,8 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
     """Return why the URL's last fetch is not listed as a page, or None if it is listed.
 
-    - `page`: the fetch stored a page. Such a page is listed unless its robots directives or its type forbid it.
-    - `requisite`: the URL was leased as a requisite. If the fetch stored one, the reason is `requisite`.
+    - `page`: the fetch stored a page. The page is listed, unless a robots directive such as `noindex` forbids that.
+    - `requisite`: the URL was leased as a requisite. If the fetch stored the requisite, the reason is `requisite`.
     """
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
@@ -94,8 +94,8 @@ def fetch_row(
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    The row is not marked as a page if the page's robots directives forbid indexing, or if the crawl does not store or
-    fetch its media type. The row's reason then says which of these is true.
+    The row's `page` is True only if the fetch stored a page, and the robots directives of the page permit indexing.
+    Otherwise the row's `reason` tells why not. Examples are `noindex`, `sitemap` and `http_404`.
     """
     record = result.record
     return FetchRow(
@@ -126,9 +126,9 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return how many links of a page were excluded by each reason, as text for SQL. Return None if none was.
+    """Return the numbers of a page's excluded links by reason, as text for SQL; None if no link was excluded.
 
-    If the scope excluded some, the text also contains `revision`, the spec revision of that scope, unless it is 1.
+    `revision`: the revision of the spec. If it is above 1 and the scope excluded a link, the text contains it, too.
     """
     if not result.left_out:
         return None
@@ -148,12 +148,11 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 
 
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
-    """Count what a fetch lost: excluded links, a missing part of the page, or a page that may not be indexed.
+    """Count in `changes` the losses of a fetch: excluded links, a missing part of a page, a page not to be indexed.
 
-    Add the counts to `changes`. Return the URL's flags, with COUNTED_LOSSES if losses of the URL are counted.
-
-    - If `flags` lack COUNTED_LOSSES: the losses of this fetch are added to the counts.
-    - If `flags` have COUNTED_LOSSES: the losses of this fetch replace those of the URL's earlier fetch.
+    - If the URL's `flags` lack COUNTED_LOSSES, no earlier fetch of the URL was counted. Add the losses of this fetch.
+      If there was a loss, return `flags` with COUNTED_LOSSES. Otherwise return `flags` as given.
+    - If `flags` have COUNTED_LOSSES, replace the losses of the earlier fetch by those of this fetch. Return `flags`.
 
     If this is the first fetch of a sitemap or feed, also count how the file could be read (`source_read`).
     """
@@ -276,7 +275,7 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 
 class RepeatedFetch(Struct):
-    """A fetch of a page or sitemap, in a crawl that fetches pages repeatedly. It may be the first fetch of its URL.
+    """One fetch in a crawl that fetches pages and sitemaps repeatedly: the first or a later fetch of a URL.
 
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
@@ -311,7 +310,7 @@ class RepeatedFetch(Struct):
         """Return the new state of a page after this fetch. Add to `changes` what else the fetch changes:
 
         - the rows of the fetch, and an entry in the crawl's log of new, changed and gone pages
-        - what a new or changed page lost, such as excluded links (`count_losses`)
+        - for a new or changed page: the counts of its excluded links and other missing content (`count_losses`)
         - how often the dates that the host's sitemaps and feeds give for pages were right
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
@@ -403,11 +402,12 @@ class RepeatedFetch(Struct):
         return signals_of(queue.signals if stored is None and queue is not None else stored)
 
     def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
-        """Count this fetch in `signals`, and return the new value.
+        """Compare the page with its stored version, to check if the host's sitemaps and feeds gave a right date for it.
 
-        - `signals`: how often the sitemaps and feeds of the host gave a right date for a page, without this fetch.
+        - `signals`: how often these dates were right before this fetch.
 
-        Add a new value to `changes`. If the fetch cannot be compared with a stored page, return `signals` as it is.
+        Return `signals` with this check counted, and add the result to `changes`. If no check is possible, return
+        `signals` as given.
         """
         (crawl_id, host_id, _), last = self.place, self.url.last
         unchanged = is_unchanged(self.url, visited)

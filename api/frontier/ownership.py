@@ -88,11 +88,13 @@ class Ownership:
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
     - `with_contexts`: by crawl, True if any of its URLs in this partition has a seed context. If a crawl is missing,
       that must be read from SQL.
-    - `orphans_suspected`: a shard may have lost its lease, so the next sweep searches the queues.
+    - `orphans_suspected`: True if the broker may have a shard without a lease. Then the next sweep searches the
+      broker's visit queues for shards without a lease.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `tuned`: notified when settings change. Ends the usual pause between two sweeps.
-    - `unswept`: notified when something may need repair. Ends the longer pause after a sweep with nothing to repair.
+    - `tuned`: notified when settings change. Ends the sweep's regular pause (`sweep_interval_s`).
+    - `unswept`: notified when something may need repair. Ends the additional pause that the sweep makes while nothing
+      needs repair.
     """
 
     def __init__(
@@ -207,9 +209,9 @@ class Ownership:
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Keep in memory the page counts of a crawl, which the caller has just read from SQL.
+        """Store in memory the page counts of a crawl. The caller has read `counts` from SQL.
 
-        `counts`: how many of the crawl's pages are in each range of rates of change.
+        `counts`: numbers of the crawl's pages by how often they change, such as 50 pages that change about once a day.
         """
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))
@@ -257,10 +259,13 @@ class Ownership:
         return lease_id
 
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
-        """Add a queue, from its SQL row, to the queues in memory, with the delay that its crawl requires now.
+        """Add a queue from its SQL row to memory, or update it there. Return False if that is not possible.
 
-        Return False if no host can be added, or the crawl is not loaded or is being deleted. `pinned`: the queue has a
-        lease out, so it is added also if its crawl was only looked up in SQL, not loaded for dispatch.
+        - The crawl must not be in deletion.
+        - The crawl must be loaded for dispatch. If `pinned`: it is enough that the crawl was looked up in SQL.
+        - Memory must have the queue's host, or room for another host. If `pinned`: the host is added without room, too.
+
+        `pinned`: True for a queue that has a lease out.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
@@ -317,10 +322,10 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Mark page counts in memory as outdated after a transaction gave up queues, so that they are read again.
+        """Mark the page counts of some crawls as outdated, so that these counts are read from SQL again.
 
-        `changes`: the changes of the committed transaction. It failed or excluded URLs of each queue (crawl, host) in
-        `changes.give_up`. The page counts of the crawls of these queues are marked.
+        These are the crawls of the queues in `changes.give_up`. A committed transaction has set URLs of these queues to
+        the state `failed` or `excluded`.
         """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:
@@ -394,18 +399,20 @@ class Ownership:
         return held.grant is None or now > held.grant.until + self.settings.ack_wait_s
 
     def to_end(self, now: float) -> list[TrackedLease]:
-        """Return the leases that must end, because no worker will fetch under them again.
+        """Return the leases that must end now. None of these leases has a live grant.
 
-        Of the leases that never had a grant:
+        A lease that never had a grant must end if one of these is true:
 
-        - A lease whose shard is too large for the broker.
-        - A lease of a crawl that is over, `republish_s` after its shard was published.
+        - The lease's shard is too large for the broker.
+        - The crawl is over, and the shard was published more than `republish_s` ago.
 
-        Of the leases whose grant has expired:
+        A lease whose grant has expired must end if one of these is true:
 
-        - A lease whose shard is too large, whose worker is known to be dead, or whose retries are exhausted.
-        - A lease that has no URL left, or has a URL that is outside the scope or must be withdrawn.
-        - A lease of a crawl that is over or does not dispatch.
+        - The lease's shard is too large for the broker.
+        - The crawl is over, or its dispatch is stopped.
+        - The worker is known to be dead, or the retries of the lease are exhausted.
+        - The lease has no URL left.
+        - The lease has a URL that the crawl's scope excludes or that a command must withdraw.
         """
         return [held for held in self.leases if self._is_abandoned(held, now)]
 

@@ -186,9 +186,9 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """Stop counting one used allotment as a shard of the pool, after the attempt to lease its shard.
+        """Remove one used allotment of the line from the counts, after the caller tried to lease a shard with it.
 
-        If the shard was leased, the new lease is counted by a call of `add`.
+        Until this call, the allotment counts as a shard of its crawl. If the shard was leased, `add` counts the lease.
         """
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)

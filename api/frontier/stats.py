@@ -44,7 +44,8 @@ class OwnerStats(Struct):
     - `refused`: times that the broker refused a shard, because an earlier one was in the same slot.
     - `unpublished`: times that a shard was not published, because the broker was unavailable.
     - `replaced`: shards that the sweep dropped and published again.
-    - `called_back`: leases that went back to the queue when a worker asked to begin.
+    - `called_back`: leases that were ended when a worker asked to begin, because the worker would have had to wait for
+      long. Their URLs went back to the queue.
     - `items_missed`: messages of items that were deleted before they were read.
     - `item_lag`: how long messages of items waited in the broker until their items were in the table.
     - `firings`: due times of schedules, by outcome. `firing_delay`: how late they fired.

@@ -127,11 +127,16 @@ def _digest_of_certificate(certificate: PeerCertificate) -> bytes:
 
 
 class Authentication:
-    """ASGI layer that refuses a request at or below `GUARDED` without a valid identity that its peer may use.
+    """ASGI layer that refuses requests without a valid identity, at the path `GUARDED` and below.
 
-    The peer is the address and the TLS certificate of the client. For a forwarded request, it is the peer of the
-    original client, which the forwarding master states in a signed header. The limit of wrong keys does not apply to
-    such a request. The layer stores the identity's record in the request's state as `key`, and the peer as `peer`.
+    An identity may be restricted to some addresses or to a client certificate. So the layer also checks the peer: the
+    address and the TLS certificate of the client. It stores two values in the request's state:
+
+    - `key`: the identity's record.
+    - `peer`: the peer. If another master forwarded the request, this is the original client. The forwarding master
+      names the original client in a signed header.
+
+    The limit of wrong keys does not apply to forwarded requests.
     """
 
     def __init__(

@@ -202,7 +202,9 @@ async def _known(
 
 
 CONDITIONAL: Final = Depends(_known)
-"""The dependency of a read whose response has an ETag."""
+"""Declares the header If-None-Match of a route in the OpenAPI document, and has no other effect.
+
+Every read whose response has an ETag has this dependency."""
 
 UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "The client has the current version."}}
 """The additional response of a read whose response has an ETag, for the OpenAPI document."""

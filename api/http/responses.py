@@ -5,7 +5,10 @@ from copy import deepcopy
 from typing import Any, Final
 
 INPUT: Final = "Input"
-"""The suffix for the name of a schema that was copied for requests (`open_answers`)."""
+"""The suffix of schemas for requests: the schema `X` of responses is `XInput` for requests.
+
+Only a schema that both requests and responses use has such a copy. The copy forbids additional fields. The original
+allows them."""
 
 _TEXT: Final = {"type": "string"}
 

@@ -85,10 +85,11 @@ class OpenEventStreams:
 class EventStream(Response):
     """A response that streams events until the client disconnects or no event can follow.
 
-    - `following` reads the events from the broker. The caller opens it, and the response closes it.
+    - `following`: the cursor from which the response gets the events. The caller opens it, and the response closes it.
     - `gap`: which events may be missing before the first one, None if none is. It is sent first.
-    - `events`: the broker's stream of events. The response reads the stream's last sequence from it.
-    - `streams` ends the response when the master stops.
+    - `events`: tells the sequence of the newest event in the broker. While no event comes for this client, the response
+      moves the cursor there.
+    - `streams`: the limit of open streams. The response ends when `streams` is closed, because the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.
     """

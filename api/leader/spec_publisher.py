@@ -61,7 +61,11 @@ class CrawlSpecPublisher:
         self._suffixes_published = False
 
     async def once(self) -> None:
-        """Publish what changed since the last call. Every `_LISTED_S` seconds, compare all published specs with SQL."""
+        """Publish the specs that changed since the last call.
+
+        The first call compares all published specs with SQL. So does a call at least `_LISTED_S` seconds after the last
+        comparison.
+        """
         if not self._suffixes_published:
             await self._publish_suffixes()
         now = self._clock.elapsed()

@@ -54,7 +54,9 @@ log = structlog.get_logger("orb.control")
 _PROGRESS_S = 0.5
 _SLOWEST = 5
 _HOSTS_A_SECOND = 1_000
-"""Maximum hosts scanned per second, on average, to find what hosts wait for. One host takes about 8 microseconds."""
+"""Limits the scans that find the reason why each host waits, such as its delay.
+
+On average, at most this many hosts are scanned per second. One host takes about 8 microseconds."""
 
 _ACTIVE_TIME_S = 5.0
 _COALESCE_S = 0.02

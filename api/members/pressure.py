@@ -17,7 +17,10 @@ The callback must not wait or raise.
 
 
 def log_only(member: str, resource: str, reason: str | None) -> None:
-    """Do nothing: a standalone master publishes no events. The pressure monitor has already logged the change."""
+    """Ignore a change of pressure. The pressure monitor has logged the change before it calls this function.
+
+    This is the callback of a standalone master, which publishes no events.
+    """
 
 
 class MasterPressure:
