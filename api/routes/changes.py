@@ -127,7 +127,10 @@ def _ms(moment: datetime | None) -> int | None:
 
 
 def _last(last_event_id: str | None) -> ChangePlace | None:
-    """Return the place in the log of changes from which to continue: ten seconds before the change with this id.
+    """Return the place in the log of changes at which the stream of a returning client begins.
+
+    `last_event_id` is the id of the last change that the client received. The place is ten seconds before this change.
+    The reason: a change can become visible some seconds late, behind changes with a later time.
 
     Return None without an id. Raise ApiProblem if `last_event_id` is not the id of a change.
     """

@@ -285,10 +285,13 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return at most one change that a PUT of `wanted` would make: of `desired`, or of the crawl's state.
+    """Return what a PUT of `wanted` would change about whether the crawl runs. The list has at most one change.
 
-    The change of the state is returned only if `desired` stays the same. `mended`: True if the PUT would start or pause
-    the crawl, because its state does not agree with `desired`.
+    - If the PUT changes `desired`: the change of `desired`.
+    - If `desired` stays the same and `mended` is True: the change of the crawl's state.
+    - Otherwise: the list is empty.
+
+    `mended`: True if the PUT would start, resume or pause the crawl, because its state does not agree with `desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
@@ -317,9 +320,10 @@ def _need_of_archive(state: CrawlState, counters: Counters, tallies: Mapping[str
     """Return why a master without an archive must refuse to widen the scope of a crawl. Return None if it may accept.
 
     A wider scope can admit links that the present scope excluded. The crawl then reads these links from the archive.
+    Two cases are refused:
 
-    - The archive is needed if stored pages have excluded links.
-    - The archive may be needed if the crawl is still storing pages.
+    - Stored pages have excluded links.
+    - The crawl can still store pages. These pages could have excluded links.
     """
     if tallies.get(OUTLINKS, {}).get("left_out", 0) > 0:
         return _NEEDS_ARCHIVE

@@ -214,12 +214,16 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Find the body of the page `view` in the record of another page. Return the location of this other record.
+    """Return the location of an archive record that has the body of the page `view`.
 
-    Call this function only if the archive record of `view` has no body. Such a record refers to an earlier record with
-    the same body, and `url` is the URL of the earlier record.
+    - `view`: a page whose own archive record has no body, because an earlier fetch gave the same body.
+    - `url`: the URL of the earlier fetch. The archive record of `view` names this URL.
 
-    Raise Missing if the stored page of `url` is `view` itself, has another body, or no longer exists.
+    The body is in the record of the crawl's stored page of `url`. Raise Missing in these cases:
+
+    - The crawl has no stored page of `url`.
+    - The stored page of `url` has another body.
+    - The stored page of `url` is `view` itself, whose record has no body.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

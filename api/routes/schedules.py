@@ -44,7 +44,11 @@ router = Router(prefix="/v1/schedules", tags=["schedules"])
 
 ScheduleName = Annotated[str, Path(pattern=NAME)]
 _LATEST: Final = 2**62
-"""A time in Unix ms after every due time. The first page of a schedule's history begins with it."""
+"""A time in Unix ms that is later than every due time.
+
+A request for the history of a schedule gets due times before a given time, newest first. This time stands for "no
+limit": the first page of the history begins with the newest due time.
+"""
 
 
 @router.get("", summary="List schedules")

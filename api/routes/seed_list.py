@@ -30,10 +30,10 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum number of stored seeds that are read for one page of uploaded seeds.
+"""Maximum number of stored seeds that are read to fill one page of uploaded seeds.
 
-Seeds of the spec are also stored, and count towards this maximum. They are not listed here, because the first pages of
-the list have them.
+The stored seeds include the seeds of the spec. These are read and counted, but skipped: an earlier page has listed
+each of them.
 """
 
 

@@ -38,9 +38,10 @@ router = Router(prefix="/v1/crawls/{name}/urls", tags=["urls"], responses=proble
 
 _OPEN: Final = (UrlState.QUEUED, UrlState.WAITING)
 _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "turn", "rediscover")
-"""The rules that `explain_url` also describes in sentences (`why`), if the URL is queued, waiting or unknown.
+"""Names of rules. `explain_url` adds the results of these rules to `why`, the sentences of the explanation.
 
-The field `rules` of the explanation has the results of all rules, for every URL.
+The results are added only if the URL is queued, waiting or unknown. The field `rules` always has the results of all
+rules.
 """
 
 _OTHERS: Final = 1000

@@ -34,9 +34,10 @@ _POOLS: Final = "pools"
 _LOG_LEVEL: Final = "log_level"
 _GRANT: Final = "master.grant_s"
 _FROM_START: Final = frozenset((_GRANT, *(f"worker.{name}" for name in WorkerValues.model_fields)))
-"""Settings for which each member uses its own value from its start, if the configuration sets none.
+"""Settings of which each member has its own value: the value with which the member was started.
 
-The API then shows null as the effective value.
+This value holds if the configuration sets no other. The API then shows null as the effective value. Other settings,
+except `log_level`, have one default for all members.
 """
 
 _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
@@ -126,9 +127,11 @@ def setting_of(name: str) -> Setting | None:
 
 
 def names_like(name: str) -> Iterable[str]:
-    """Return the names of all settings, as candidates for a misspelled `name`.
+    """Return the names of settings among which the caller searches for the one that is most like `name`.
 
-    If `name` has the form of a setting of a single pool, the settings of that pool are included.
+    `name` is misspelled. The result has the settings that apply to all pools. If the first part of `name` is no section
+    such as `worker`, its second part may be a pool. The result then also has the settings of that pool.
+    For example, `names_like("pools.eu.max_visit")` includes `pools.eu.max_visits`.
     """
     first, _, rest = name.partition(".")
     pool = rest.partition(".")[0]

@@ -380,7 +380,7 @@ def needs_of(spec: str) -> Needs:
 
 
 def crawl_seen(crawl: DeclaredCrawl, seen: Seen) -> Crawl:
-    """Return the body of a response that shows one crawl. `seen`: what the response says besides the row."""
+    """Return a response body that shows one crawl. `seen`: the warnings, and the reasons that stop the crawl."""
     return Crawl.of(crawl, **_shown(crawl, seen), spec=spec_body(crawl.spec))
 
 

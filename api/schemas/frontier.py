@@ -18,7 +18,11 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """The conservation drift of a crawl: two differences of counters. Both are 0, except while a message is applied."""
+    """Two identities of a crawl's counters, as a check. Each identity says that one counter is the sum of others.
+
+    The fields are the differences between both sides, the conservation drift. They are 0, except while a message is
+    being applied.
+    """
 
     url_drift: int = field(
         "`discovered` - (`queued` + `leased` + `done` + `failed` + `excluded`). It is 0 while nothing is "

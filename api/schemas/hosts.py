@@ -1,6 +1,6 @@
-"""The response body of requests that are accepted now and carried out later, by a command to the owners of partitions.
+"""CommandAccepted: the response body of requests that start a command. Owners of partitions apply the command later.
 
-The requests unblock a host, or delete a host policy, a seed set or dead letters, or replay dead letters.
+The routes of hosts, host policies, seed sets and dead letters share this response body.
 """
 
 from api.schemas.model import Model, field

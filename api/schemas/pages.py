@@ -49,7 +49,10 @@ class PageSummary(Model):
 
 
 class EarlierFetch(Model):
-    """A fetch of a page's URL other than the stored one: an earlier fetch, or a later fetch that gave no page."""
+    """A fetch of a page's URL, but not the fetch whose page is stored.
+
+    The fetch was earlier than the stored page, or it was later and gave no page.
+    """
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")
     status: int | None = field("The HTTP status. Null if there was no answer.", 503)

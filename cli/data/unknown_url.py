@@ -31,9 +31,12 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    - `page`: a stored page that links to the URL, None if no such page was found.
-    - `via`: the host of `page`. If `page` is None: the host of an imagined page that links to the URL.
-    - `verdicts`: what each rule of the scope decides about the link on `page`, or on the imagined page.
+    The scope of a crawl has rules for links, so the explanation tests one link to the URL. If a stored page has a link
+    to the URL, the explanation tests that link. Otherwise it assumes a link on some host of the crawl.
+
+    - `page`: the stored page with the link, None if no such page was found.
+    - `via`: the host of the page with the tested link. If `page` is None, this host is assumed.
+    - `verdicts`: what each rule of the scope decides about the tested link.
     - `reason`: why the link on `page` was not followed. None if no rule excluded the link, or if `page` is None.
     - `doubts`: if `page` is None, reasons why a link to the URL may exist nevertheless.
     """

@@ -29,15 +29,18 @@ FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 etcd then allocates two log files of 64 MB each. It panics if the disk is too full for them."""
 
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The number of free bytes that a later start needs if etcd has not allocated its next log file yet.
+"""The number of free bytes that any start after the first needs, if etcd must still allocate its next log file.
 
-etcd then allocates this file of 64 MB. If etcd has allocated the file already, ROOM_BYTES are enough."""
+The log file takes 64 MB, and 2 * ROOM_BYTES remain free. If the log file is allocated already, a start needs only
+ROOM_BYTES."""
 
 _AHEAD: Final = "0.tmp"
 """The name of etcd's next log file, which etcd allocates in advance."""
 
 _AHEAD_BYTES: Final = 64_000_000
-"""etcd has allocated the whole next log file if the file takes at least this many bytes on the disk."""
+"""The size on the disk, in bytes, from which etcd's next log file counts as allocated.
+
+If the file is smaller or missing, a start needs space for the file: AGAIN_BYTES."""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"

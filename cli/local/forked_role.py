@@ -114,7 +114,8 @@ def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[in
     """Run a role until it ends, and end this process with its exit code.
 
     - `parent`: the process id of the command.
-    - `adopted`: the read end of a pipe. A read from it waits until the command is the parent of this process.
+    - `adopted`: the read end of a pipe. This process reads from the pipe, and so waits until the fork server closes the
+      write end. By then, the command is the parent of this process.
     - `received`: the file descriptors of the request: a channel to the command, the output, and those to inherit.
     """
     code = 1

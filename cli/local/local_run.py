@@ -35,7 +35,7 @@ _TICK_S: Final = 0.5
 _LOOK_S: Final = 1.0
 _LOOKS: Final = 5
 _SILENT_LOOKS: Final = 30
-"""The number of the check at which the user gets a note if the master has sent no progress message yet.
+"""The user gets a note if the master has sent no progress message during this many checks from the start of the run.
 
 There is one check every `_LOOK_S` seconds."""
 

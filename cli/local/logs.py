@@ -1,4 +1,8 @@
-"""The logs of a run in DIR/logs: one file of limited size for each process. Logs of the run before are kept as *.1."""
+"""The logs of a run in DIR/logs: one file of limited size for each process.
+
+The file *.1 beside a log has older lines: those of the run before, or those that were moved out of a log that grew too
+large.
+"""
 
 import errno
 import os
@@ -14,7 +18,10 @@ from shared.telemetry import LogStream
 log = structlog.get_logger(__name__)
 
 LOG_BYTES: Final = 10 << 20
-"""The size in bytes above which the lines of a log are moved to the file *.1. They replace the content of *.1."""
+"""The size in bytes above which a log is copied to the file *.1 and then emptied.
+
+The copy replaces the earlier content of *.1, even if this is the log of the run before.
+"""
 
 _TAIL_BYTES: Final = 16 << 10
 _TAIL_LINES: Final = 12

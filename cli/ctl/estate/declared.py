@@ -163,11 +163,16 @@ def _kind_of(data: Mapping[str, Any], source: str) -> tuple[DeclaredKind, bool]:
 
 
 def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, Any]:
-    """Return the fields of a crawl's body. Raise Usage if a document has neither `spec` nor `seeds`.
+    """Convert the fields of a document to the body of a PUT of a crawl.
 
-    - `rest`: the fields of the document except its kind and name. If it has no `spec`, its fields are moved into a new
-      `spec`, except `labels`, `desired` and `start`.
-    - `explicit`: True if the document states its kind. If False, the error message also mentions the field `kind`.
+    `rest`: the fields of the document except its kind and name. There are two forms of documents:
+
+    - The document has a `spec` with fields. Its fields are returned unchanged.
+    - The document has no `spec`, but `seeds` at the top level. Its fields are moved into a new `spec`. Only `labels`,
+      `desired` and `start` stay at the top level.
+
+    Raise Usage for any other document. `explicit`: True if the document states its kind. If False, the error message
+    also mentions the field `kind`.
     """
     if isinstance(rest.get("spec"), dict):
         return rest

@@ -39,8 +39,9 @@ class DeclaredKind:
     - `signs`: fields that identify this kind in a document without `kind`. One of them is enough. Empty: a document
       needs `kind`.
     - `shown_only`: fields that a master adds in answers. In a file they are ignored.
-    - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Parts that have ended by
-      the Unix time `now_s` are left out. Returns None if no part is left.
+    - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Returns None if there is
+      nothing to declare. `now_s` is the Unix time. An exclusion, or the block of a host policy, is left out if its
+      `until` is not later than `now_s`.
     - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
     - `numbered`: True if the path of a resource ends in its `id`, not its name. To find the `id`,
@@ -51,9 +52,9 @@ class DeclaredKind:
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
     - `of_crawl`: True if each crawl has its own list of such resources. The name of a resource is then CRAWL/NAME. The
       list omits some fields, so all fields are only in the answer to a GET of the resource.
-    - `lacks(body, plan, crawl)`: returns why the resource does not fit its crawl, None if it does. `body` is the
-      resource in the file. `plan` is what a master says that a PUT of the resource would change. `crawl` is the crawl
-      in the files, None if no file declares the crawl.
+    - `lacks(body, plan, crawl)`: returns an error if the resource does not fit its crawl, or if the crawl is missing.
+      Returns None otherwise. `body` is the resource in the file. `plan` is a master's plan for a PUT of the resource.
+      `crawl` is the crawl in the files, None if no file declares the crawl.
     """
 
     name: str
@@ -190,10 +191,11 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the seed set cannot be added to its crawl, None if it can.
 
-    - If a file declares the crawl: `crawl` is this declaration. Return an error for the first seed that its scope
-      forbids.
-    - Otherwise: `crawl` is None. If the cluster does not have the crawl either, `plan`, the master's answer, has a
-      warning. Return this warning as an error.
+    - `plan`: the master's plan for a PUT of the seed set. It has a warning if the cluster does not have the crawl.
+    - `crawl`: the crawl as a file declares it, None if no file declares it.
+
+    If a file declares the crawl, the result is an error for the first seed that the crawl's scope forbids. If no file
+    declares the crawl, the result is the first warning in `plan`.
     """
     if crawl is None:
         return _missing(plan)
@@ -206,12 +208,14 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the schedule could never apply its verb, None if it could.
+    """Return why the schedule cannot apply its verb to its crawl, None if it can.
 
-    `crawl` is the crawl of the schedule as the files declare it, None if no file declares the crawl.
+    - `plan`: the master's plan for a PUT of the schedule. It has a warning if the cluster does not have the crawl, or
+      if the `desired` of the crawl in the cluster forbids the verb.
+    - `crawl`: the crawl as a file declares it, None if no file declares it.
 
-    - If a file declares the crawl, return an error if the crawl's `desired` forbids the verb.
-    - Otherwise return the first warning in `plan`, the master's plan for a PUT of the schedule.
+    If a file declares the crawl, the result is an error if the declared `desired` forbids the verb. If no file declares
+    the crawl, the result is the first warning in `plan`.
     """
     if crawl is None:
         return _missing(plan)

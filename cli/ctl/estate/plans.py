@@ -34,8 +34,10 @@ class Present:
 class Planned:
     """A declared resource, and the master's plan for it: what a PUT of the resource would change.
 
-    `present` is the resource as the cluster has it. None if the resource does not exist, or if it was not read because
-    nothing will be applied.
+    `present` is the resource as the cluster has it. There are two reasons for None:
+
+    - The resource does not exist.
+    - The command only shows plans and applies none. Such a command does not read the resource.
     """
 
     declared: Declared

@@ -19,7 +19,10 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """A session, as EtcdLeadership uses it: an etcd lease that this process renews."""
+    """The session that won the leadership. A session is an etcd lease that this process renews.
+
+    This protocol has only those members of the session that EtcdLeadership uses.
+    """
 
     @property
     def id(self) -> int: ...
@@ -55,10 +58,11 @@ class EtcdLeadership:
         await self._over.wait()
 
     async def guard(self) -> None:
-        """Wait until the leadership ends. Run this for as long as the leadership is used.
+        """Watch the session and the leader's key in etcd, and return when the leadership has ended.
 
-        The leadership ends when the session ends, or when the leader's key is gone or of another leadership. Then
-        calls of `lost` return, and `acting` returns False.
+        The leadership ends when the session ends, or when the leader's key is deleted or belongs to another leadership.
+        From then on, `lost` returns and `acting` returns False. Run this method in a background task for as long as the
+        leadership is used.
         """
         async with Tasks() as tasks:
             tasks.start(f"etcd.leader_session {self._key}", self._session_lost())

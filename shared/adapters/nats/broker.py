@@ -94,10 +94,10 @@ class NatsBroker:
 
         The field `refused` of the result is True while publishes to a stream fail.
 
-        If neither the account nor a stream has a bound:
+        If neither the account nor a stream has a bound, the result depends on the publishes until now:
 
-        - If `refused` was True in a result of this object, now or before: return a level with capacity 0.
-        - Otherwise: return None.
+        - If no call of this method has found that publishes fail: return None.
+        - Otherwise: return a level with capacity 0 (no known limit). Its `refused` shows if publishes still fail.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

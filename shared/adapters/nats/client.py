@@ -29,8 +29,8 @@ _CANCEL_S: Final = 0.1
 def demanded(urls: Sequence[str], tls: TlsSettings | None) -> TlsSettings | None:
     """Return the TLS files to connect with, or None for a connection in clear text.
 
-    TLS is required if `tls` is given or a URL begins with `tls://`. Raise Unusable if it is required but another URL
-    does not begin with `tls://`, or if a file cannot be used.
+    TLS is required if `tls` is given, or if at least one URL begins with `tls://`. Every URL must then begin with
+    `tls://`. Raise Unusable if a URL does not, or if a TLS file cannot be used.
     """
     secure = [url for url in urls if url.startswith(SCHEME)]
     if tls is None and not secure:
@@ -173,10 +173,11 @@ class PlainClient(Client):
             await _end(subscribed | self._changing() | self._connected())
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        """Close the connection. The library calls this method, also after an error. Users call `close`.
+        """Close the connection for the library, which calls this method, also after an error. Users call `close`.
 
-        While it runs, `_disconnecting` is the task that runs it. `close` cancels that task.
+        If a call of this method is running already, return at once.
         """
+        # `close` cancels the task in `_disconnecting`, and then closes the connection itself.
         # If the server refuses this client, the library runs this method in a task to which it keeps no reference.
         if self._disconnecting is not None:
             return

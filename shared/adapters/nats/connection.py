@@ -43,7 +43,10 @@ _DENIED: Final = re.compile(r'permissions violation for (publish|subscription) t
 DENIED_S: Final = 5.0
 """The seconds after which a caller may repeat a denied request. The server's permissions may have changed by then."""
 _DENIALS_S: Final = 60.0
-"""The least number of seconds between two log lines about denials."""
+"""The least number of seconds between two log lines about denials.
+
+In a denial, the server does not permit this process to publish or subscribe on a subject.
+"""
 
 
 def status_of(message: Msg) -> str | None:

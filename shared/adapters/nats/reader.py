@@ -47,7 +47,11 @@ _FIRST_S: Final = 0.05
 So even a read with `wait_s` 0 gets messages that are stored already.
 """
 _REST_S: Final = 0.1
-"""How many seconds a read waits for the next message if the broker has more. Then it returns what has arrived."""
+"""A read with at least one message waits at most this many seconds for each further message.
+
+The read waits only while the broker has more stored messages. If no message arrives in this time, the read returns the
+messages that have arrived.
+"""
 _CURSORS: Final = 3
 """The most cursors (consumers on the server) that one read may create."""
 _OVERHEAD: Final = 4096
