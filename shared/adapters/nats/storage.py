@@ -1,6 +1,7 @@
-"""How full the storage of JetStream is, and whether it stores messages at all.
+"""Reads how full the storage of JetStream is, and detects streams that cannot store messages.
 
-The server reports neither its storage limit nor the state of its disk to clients.
+A client can read the bytes used and the limits of its account and of each stream. A client cannot read the state of the
+server's disk. So a failing disk shows only in failed publishes.
 """
 
 from typing import Any, Final
@@ -63,9 +64,10 @@ class StorageHealth:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
     def stored(self, subject: str) -> None:
-        """Record that the stream of `subject` answered a publish, and therefore works.
+        """Record that the stream of `subject` works, because the stream answered a publish.
 
-        Most refusals are such an answer, too. But if the stream could not write the message, call `failed` instead.
+        - If the stream stored the message, or refused the message by a rule: call this method.
+        - If the stream could not write the message: call `failed` instead.
         """
         self._failing.pop(subject.partition(".")[0], None)
 

@@ -162,12 +162,14 @@ def signed(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_current(current: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Return True if the existing configuration `current` must stay as it is. Return False if it must be updated.
+    """Return True if the existing configuration `current` needs no update to `declared`.
 
-    It must stay in two cases. The number in its metadata shows which release made it.
+    The release that made `current` has left its number in the metadata of `current`.
 
-    - A later release made it. It may then differ from `declared`.
-    - This release made it, and it has the value of every field of `declared`. The metadata are not compared.
+    - If a later release made `current`: return True, even if `current` differs from `declared`.
+    - If this release made `current`: return True if all fields of `declared` have the same values in `current`. The
+      metadata are not compared.
+    - Otherwise: return False.
     """
     signature = (current.get("metadata") or {}).get(_DECLARED_BY, "0")
     if signature.isdecimal() and int(signature) > DECLARATION:

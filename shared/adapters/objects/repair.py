@@ -1,7 +1,7 @@
 """Repairs the WARC files (segments) that processes left unfinished when they died.
 
-Each record is one gzip member. So decompressing member after member shows where the last whole record ends. Only the
-bytes after it, the torn tail, are cut. In an undamaged file the torn tail contains no committed record.
+Each record of a file is one gzip member. The repair reads all members, and so finds the last whole record. The bytes
+after the last whole record are called the torn tail. The repair cuts off only the torn tail.
 """
 
 import fcntl
@@ -134,12 +134,16 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 
 
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
-    """Return the position of the first whole record after `start`, None if there is none.
+    """Return the position of the first whole record of the file after `start`, None if there is none.
 
-    `torn`: True if the file ends within the gzip member that begins at `start`, and all bytes up to there can be
-    decompressed. The archived page in this member may be a WARC file itself. Records of that page are skipped.
+    `start`: the position of a gzip member that is not a whole record.
+
+    - `torn` is True: the file ends within this member, but the member is not damaged. Records that are part of the
+      archived page in this member do not count.
+    - `torn` is False: the member is damaged, or its content is not one WARC record. All records after `start` count.
     """
-    # Gzip can store content unchanged. Then the records of such a page also occur in the bytes of `data`.
+    # An archived page may be a WARC file itself. Gzip can store content unchanged. Then the records of the archived
+    # page also occur in the bytes of `data`.
     content = _Content(view, start) if torn else None
     position = data.find(_MAGIC, start + 1)
     while position >= 0:
@@ -150,14 +154,14 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Finds the gzip magic numbers that belong to the content of one gzip member, and begin no record of the file.
+    """Detects gzip magic numbers that are part of an archived page. No record of the WARC file begins at these numbers.
 
-    The content has a magic number, for example, if the archived page is a gzip file itself. Gzip can store this number
-    unchanged, so that it also occurs in the bytes of the WARC file.
+    An archived page may be a gzip file itself, and then begins with the magic number. The record of the page is
+    compressed by gzip again. But gzip can store bytes unchanged. Then the page's magic number occurs in the WARC file.
 
-    - `view`: the bytes of the file.
-    - `start`: the position where the member begins. The file ends within this member. All bytes of the member that the
-      file has can be decompressed.
+    - `view`: the bytes of the WARC file.
+    - `start`: the position of the gzip member with the page. The file must end within this member, and the member must
+      not be damaged.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:
@@ -167,7 +171,7 @@ class _Content:
         self._tail = b""
 
     def has_magic(self, position: int) -> bool:
-        """Return True if the gzip magic number at `position` belongs to the content of the member.
+        """Return True if the gzip magic number at `position` is part of the archived page, stored unchanged.
 
         Each call must have a greater position than the call before.
         """

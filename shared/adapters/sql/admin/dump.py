@@ -91,10 +91,11 @@ def numbers(connection: Connection) -> dict[str, int]:
 
 
 def give_beyond(connection: Connection, given: Mapping[str, int]) -> None:
-    """Prevent the copy from generating ids that the copied database has already generated.
+    """Set the target database to generate only ids that the source database has never generated.
 
-    `given`: the greatest generated id of each table in the copied database (the result of `numbers`). New ids of a
-    table will be greater. A table whose number is 0 is not changed.
+    - `connection`: a connection to the target, the new copy of the source.
+    - `given`: the greatest generated id of each table of the source (the result of `numbers`). If `given` has 7 for a
+      table, the next generated id in the target is 8. A table with 0 is not changed.
     """
     for table, number in given.items():
         if not number:

@@ -155,10 +155,10 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete the rows of the table `commands` for all parts of SEED_SET commands, except for the last parts.
+    """Delete from the table `commands` the rows of the parts of the SEED_SET commands `ids`, except the last part.
 
-    A large SEED_SET is sent in several parts, each with its own id. The last part has the id of the whole command. The
-    caller deletes the rows with that id. `ids`: the ids of the whole commands.
+    A large SEED_SET command is sent in several parts, each with its own id. The parts of a command `X`, for example,
+    have the ids `X-3`, `X-2` and `X`. This function deletes the rows of `X-3` and `X-2`. The caller deletes the rest.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2

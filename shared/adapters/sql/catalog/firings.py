@@ -153,11 +153,10 @@ def fire_queued(
 ) -> Fired | None:
     """Apply a queued verb to its crawl, because the run of the crawl has ended. Update the schedule's history.
 
-    `waiting`: the schedule, the due time and the crawl for which the verb was queued. The history has one line for this
-    due time, with one outcome for all crawls of the schedule.
+    `waiting`: the schedule, the due time and the crawl for which the verb was queued.
 
-    - If this outcome changes: return the name of the schedule, and the line.
-    - If this outcome stays the same: return the name of the schedule, and no line.
+    Return the name of the schedule. If a line of the history has changed, return this line too. The line has one
+    outcome for all crawls of the schedule. The effect on one crawl may leave this outcome as it was.
 
     Return None, and write nothing, in these cases:
 
@@ -359,10 +358,12 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if the schedule has queued its verb for the crawl at an earlier due time, and the verb still waits.
+    """Return True if a verb of the schedule, queued at an earlier due time, still waits for the crawl's run to end.
 
-    `verb`: the verb to apply now. Return False if `verb` is never queued: it begins no run, or the schedule is not set
-    to queue verbs.
+    `verb`: the present verb of the schedule. Always return False in these cases:
+
+    - The schedule is not set to queue its verb (`Overlap.QUEUE`).
+    - `verb` begins no run of a crawl.
     """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False

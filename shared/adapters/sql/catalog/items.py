@@ -141,9 +141,6 @@ _THESE: Final = text(
 _ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_WHOLE} WHERE i.crawl_id = :crawl_id AND i.item_id = :item_id")
 
 
-# --- written ----------------------------------------------------------------------------------------------------------
-
-
 def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
     """Become the writer of the table of items under `term`. Transactions of earlier writers then fail.
 
@@ -206,11 +203,13 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store the drafts (waiting items) of accepted fetches. Drop the drafts of fetches that can no longer be accepted.
+    """Store or drop at most `max_count` drafts, the items of fetches whose acceptance was unknown and is decided now.
 
-    A call handles at most `max_count` drafts. Return how many items were stored and dropped. Raise OwnershipLost if
-    another writer has claimed the table. `position`: stored as the position in the stream of items. `evidence`: why no
-    items can be stored, or None. With such a reason, all drafts of this call become dead letters. The result is empty.
+    - If `evidence` is None: store the items of accepted fetches, and drop the other items. Return counts of both.
+    - If `evidence` gives a reason why items cannot be stored: turn the drafts into dead letters with this reason.
+      Return counts of 0, because dead letters do not count.
+
+    Store `position` as the position in the stream of items. Raise OwnershipLost if another writer claimed the table.
     """
     _pass(connection, fence, position)
     rows = connection.execute(_DECIDED, {"max_count": max_count}).all()
@@ -298,8 +297,8 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the latest fetch of each page. No value is None: only `_outdated` later sets some values to None."""
-    newest: dict[_Place, PageItems | None] = {}
+    """Return the latest fetch of each page."""
+    newest: dict[_Place, PageItems | None] = {}  # The type allows None for `_outdated`, which changes this dictionary.
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
@@ -363,9 +362,6 @@ def remove(connection: Connection, crawl_id: CrawlId, max_count: int) -> bool:
     return True
 
 
-# --- read -------------------------------------------------------------------------------------------------------------
-
-
 @lru_cache
 def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
     """Return the query for ids and byte sizes of items: of one page if `page`, and of one rule if `rule`."""
@@ -382,7 +378,10 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last(page: bool) -> TextClause:
-    """Return the query for the last of the next `:offset` + 1 items, of one page if `page`. No row: fewer are left."""
+    """Return a query that skips `:offset` items after the id `:after`, and returns the id of the next item, if any.
+
+    If `page` is True, the query reads only items of the page `:page`.
+    """
     here = " AND r.fingerprint = :page" if page else ""
     return text(
         f"SELECT r.item_id FROM items r WHERE r.crawl_id = :crawl_id AND r.item_id > :after{here}"

@@ -59,15 +59,16 @@ def put_key(
 ) -> tuple[ApiKey, bool]:
     """Create the key `wanted`. If a key that is not revoked has that name, replace the declared values of that key.
 
-    Return the key, and True if it is new.
+    Return the key, and True if it is new. If `expected` is not None, a key with one of these HTTP ETags must exist. The
+    call then creates no key.
 
-    - `expected`: tags (HTTP ETags). Raise Stale if the key has none of them, Missing if it does not exist. None: no
-      condition.
+    Errors:
 
-    Other errors:
-
+    - Missing: `expected` is given, but no key has the name.
+    - Stale: the stored key has none of the ETags in `expected`.
     - Exists: another key has the certificate.
-    - NoSecret: the stored key is a client certificate, and `wanted` has a secret.
+    - NoSecret: the stored key is a client certificate without a secret, but `wanted` is a key with a secret. Only a new
+      key can get a secret.
     - LastAdmin: an admin key would lose its role or expire sooner, and no other admin key is valid for as long.
     """
     _lock(connection)

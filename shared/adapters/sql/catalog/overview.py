@@ -101,12 +101,10 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are queued, and the seconds since the longest-waiting queue was served.
+    """Return how many URLs of the crawls are queued, and how many seconds ago the longest-waiting queue was served.
 
-    A queue is served when a shard of its URLs is sent out or comes back.
-
-    Read the least recently served queues of each crawl and partition, together at most QUEUES. The field `more` of the
-    result is True if some queues were not read.
+    A queue is served when a shard of its URLs is sent out or comes back. The result covers at most QUEUES queues: those
+    of each crawl and partition that were served least recently. The field `more` is True if there are more queues.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))

@@ -46,10 +46,10 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 
 @lru_cache
 def _last(one_host: bool) -> TextClause:
-    """Return the query for the last fetch that one read of the list of pages examines. The next read begins after it.
+    """Return a query for the last fetch of a part of the list of pages. The next part begins after this fetch.
 
-    `:offset`: the number of fetches before the last one. The query has no row if fewer fetches are left. The list then
-    ends. `one_host`: the list has only pages of the host `:host_id`.
+    The query skips `:offset` fetches from the beginning of the part, and returns the next fetch. If no fetch is left,
+    the query has no row. If `one_host` is True, the query reads only fetches of the host `:host_id`.
     """
     here = " AND r.host_id = :host_id" if one_host else ""
     return text(f"SELECT r.host_id, r.fingerprint FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT 1 OFFSET :offset")

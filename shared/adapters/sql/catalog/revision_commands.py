@@ -23,9 +23,10 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""For each kind of command: a function that returns the latest revision of a crawl that requires this command.
+"""For each kind of command: a function that finds the revision for which the leader sends this command at present.
 
-The leader sends no command of this kind for other revisions. None: no revision of the crawl requires the command."""
+This is the latest of a crawl's revisions that require the command. The function returns None if no revision requires
+the command. The leader no longer sends the command for earlier revisions."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
@@ -54,9 +55,10 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
 
 
 def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if `revision` is the latest revision of the crawl that requires a command of this kind.
+    """Return True if `revision` is the revision for which the leader sends a command of this kind at present.
 
-    The leader may have sent the command already. Return False for the first revision, because it requires no command.
+    This is the latest revision that requires the command, even if the command was already sent. The first revision of
+    a crawl requires no command. Return False for a kind that is not in `_SENT_FOR`.
     """
     sent_for = _SENT_FOR.get(kind)
     try:

@@ -201,8 +201,8 @@ seed_set_commands = Table(
     Column("removed", Text, nullable=False),
     sqlite_autoincrement=True,
 )
-"""Changes of seed sets that the leader has not published yet: the seeds to add and the URLs to withdraw, in JSON. A
-change's revision is generated here."""
+"""Changes of seed sets that the leader has not published yet: the seeds to add and the URLs to withdraw, in JSON.
+`revision`: the number of the change, which the database generates as the primary key."""
 
 drains = Table(
     "drains",

@@ -50,9 +50,9 @@ class Bulk:
         connection.exec_driver_sql(statement, shaped(rows))
 
     def returned(self, connection: Connection, rows: Sequence[Row]) -> list[Any]:
-        """Run the statement, which has a RETURNING clause, once for each of `rows` on SQLite. Return all returned rows.
+        """Run the statement once for each of `rows`, and return all rows that its RETURNING clause returns.
 
-        A returned row has its columns as attributes.
+        Call this method only on SQLite. A returned row has its columns as attributes.
         """
         if not rows:
             return []
@@ -89,9 +89,12 @@ class Bulk:
 class Arrays:
     """A statement that PostgreSQL runs once for many rows.
 
-    In the SQL text `statement`, `{rows}` stands for a relation `v` that contains the rows. It has the `columns`, with
-    their types in `table`, and a last column `i` that numbers the rows from 1. No two rows may change the same stored
-    row, because all are written at once.
+    - `statement`: the SQL text. In this text, `{rows}` stands for a relation `v` that contains the rows.
+    - `columns`: the columns of `v`, in the order of the values in a row. After these columns, `v` has a column `i`,
+      which numbers the rows from 1.
+    - `table`: a table with columns of the same names. The columns of `v` get the types of these columns.
+
+    No two rows may change the same stored row, because all are written at once.
     """
 
     def __init__(self, statement: str, table: Table, columns: Sequence[str]) -> None:
@@ -133,8 +136,11 @@ def copied(connection: Connection, table: str, columns: Sequence[str], rows: Seq
 class Each:
     """A statement for many rows, which runs once per row on SQLite, and once for all rows on PostgreSQL.
 
-    No two of the rows may have the same key. `sqlite` is the statement for `Bulk`, `postgresql` the one for `Arrays`.
-    `names`: the columns of `table` whose values a row has, in order.
+    - `names`: the columns of `table` whose values a row has, in order.
+    - `sqlite`: the SQL text for SQLite. It has the values of a row as parameters, such as `:url` for the column `url`.
+    - `postgresql`: the SQL text for PostgreSQL. In this text, `{rows}` stands for a relation `v` with all rows.
+
+    No two of the rows may have the same key.
     """
 
     def __init__(self, table: Table, names: Sequence[str], *, sqlite: str, postgresql: str) -> None:
@@ -189,8 +195,8 @@ def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
 def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
     """Return an UPDATE of rows of `table`. Each input row has the values of the columns `names`, then those of `keys`.
 
-    The columns `keys` select the stored row. `sets` is the SET clause. In it `{t}.` is the prefix of a stored column
-    and `{v}` the prefix of a new value.
+    The columns `keys` select the stored row. `sets` is the SET clause without the word SET. For example,
+    `n = {t}.n + {v}n` adds the input value of `n` (`{v}n`) to the stored value (`{t}.n`).
     """
     name = table.name
 

@@ -45,10 +45,10 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for the fingerprint at which a command's next step through the URLs ends.
+    """Return a query for the last fingerprint of a command's next step. A step is a fixed number of URLs.
 
-    A step has a fixed number of URLs, which follow the fingerprint `:after` in the order of fingerprints. `:others` is
-    this number minus 1. The query has no row if fewer URLs are left.
+    The step begins after the fingerprint `:after`, and goes through the URLs in the order of their fingerprints. For a
+    step of 500 URLs, the caller sets `:others` to 499. If fewer than 500 URLs are left, the query returns no row.
 
     - `which`: an SQL condition, which selects the URLs.
     - `table`: the table of the URLs.

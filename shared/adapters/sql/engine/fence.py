@@ -31,7 +31,7 @@ FENCE_VERSION: Final = "(SELECT p.version FROM partitions p WHERE p.partition = 
 
 
 def pass_fence(connection: Connection, fence: Fence, position: Position | None = None) -> None:
-    """Lock the partition's row, raise its version by 1, and store `position` if one is given.
+    """Lock the partition's row, add 1 to its version, and store `position` if one is given.
 
     `position`: how far the owner has applied the reports. If the row has another term or version than the fence, raise
     OwnershipLost and write nothing.
@@ -70,8 +70,9 @@ def take_over(connection: Connection, partition: Partition, term: Term) -> None:
 def resume(connection: Connection, partition: Partition, term: Term) -> None:
     """Let the owner of a partition continue after a transaction whose result is unknown, such as after a timeout.
 
-    Raise the version of the partition. The earlier transaction then can no longer commit. `term`: the number of the
-    owner's ownership. Raise OwnershipLost if the partition is now owned under another term.
+    Add 1 to the partition's version, so that the earlier transaction can no longer commit.
+
+    `term`: the number of the owner's ownership. Raise OwnershipLost if the partition is now owned under another term.
     """
     if connection.execute(_RESUME, {"partition": partition, "term": term}).rowcount != 1:
         raise OwnershipLost(f"partition {partition} is no longer owned under term {term}")

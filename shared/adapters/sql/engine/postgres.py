@@ -133,7 +133,7 @@ class PostgresPool:
         return self._refusals.lately(asyncio.get_running_loop().time())
 
     async def data_version(self) -> int | None:
-        """Return None: PostgreSQL has no number of its commits that costs less than a read."""
+        """Return None: PostgreSQL has no cheap number that changes with every commit. Callers then always read anew."""
         return None
 
     def silent_s(self) -> float:

@@ -38,10 +38,13 @@ class ReadFile:
         self._seen: tuple[int, ...] | None = None
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file and return the connection. If the folder cannot be written, open the file as immutable.
+        """Open the file and return the connection.
 
-        Raise sqlite3.Error if SQLite cannot open it. Raise Unusable if the file must be opened as immutable, but its
-        write-ahead log contains a part of the database.
+        - If SQLite can read the file in the normal way: do so. A file that a crawl uses can be read so.
+        - If SQLite fails, because it cannot write the index to the folder: open the file as immutable. Raise Unusable
+          if the write-ahead log then contains a part of the database.
+
+        Raise sqlite3.Error if SQLite cannot open the file for another reason.
         """
         connection = _opened(os.fspath(self._path))
         try:

@@ -295,10 +295,11 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""One row for each URL that was tried. It has the last outcome, or the last fetched page if later fetches got no page.
+"""One row for each URL that was tried, with its latest fetch. But a row with a page is replaced only by a fetch that
+got a page, or that found that the page must not be indexed.
 
 - `page`: the URL is an indexed page.
-- `history`: the outcomes of the URL's other fetches, each with its time, status and reason, newest first.
+- `history`: the fetches of the URL that are not in the row, each with its time, status and reason, newest first.
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
 - `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once."""
@@ -339,8 +340,9 @@ seed_links = Table(
     Column("via", LargeBinary(16), nullable=False),
     sqlite_with_rowid=False,
 )
-"""One link from a page to each URL that is a seed only because of seed sets. If the URL leaves the seed sets, it stays
-in the crawl as the target of this link. Of several links, the table has the one with the least (extra, depth)."""
+"""Links from pages to URLs that are seeds only because of seed sets. If such a URL leaves the seed sets, the URL stays
+in the crawl as the target of the link. The table has at most one link for each URL: of several links, the link with the
+fewest extra hops (`extra`), and among equals the link with the least depth."""
 
 links_left_out = Table(
     "links_left_out",
@@ -420,7 +422,7 @@ commands_in_progress = Table(
     Index("commands_in_progress_crawl", "crawl_id"),
 )
 """Commands that an owner has accepted and not finished. shared.domain.frontier.store_model.CommandRun describes a row.
-`after` is a decimal number of more than 64 bits."""
+`after`: the place at which the command continues, as a decimal number. It is text, because it may exceed 64 bits."""
 
 dead_letters = Table(
     "dead_letters",
