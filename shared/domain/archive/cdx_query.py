@@ -74,7 +74,11 @@ class CdxQuery:
         return tuple({place.fingerprint: place for place in (self.location, *found) if place is not None}.values())
 
     def hosts(self) -> Sequence[str]:
-        """Return the hosts of `locations`: the host of `location`, and the same host with or without `www.`."""
+        """Return the host of the queried URL, and the host that differs from it only in a leading `www.`.
+
+        A query for `example.org` gives `example.org` and `www.example.org`. A query for `www.example.org` gives the
+        same two hosts. The queried host is the first.
+        """
         return tuple(dict.fromkeys(place.host for place in self.locations()))
 
     def selected(self, rows: Iterable[IndexRow]) -> list[IndexRow]:

@@ -121,7 +121,8 @@ def compiled_scope(spec: CrawlSpec) -> CompiledScope:
 class OverriddenScope(CompiledScope):
     """A CompiledScope that judges each URL by the override that applies to its host.
 
-    If a rule uses a field that the override sets, the rule's detail ends with its path, as in ` (overrides[0].mode)`.
+    If an override sets the field that decides, the text `ScopeRule.detail` names this field at its end. For example, if
+    the first override sets `mode`: `a.test is not b.test (overrides[0].mode)`.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:
@@ -171,15 +172,16 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return 0 if `url` is in scope. Otherwise return its number of extra hops, or the rule that excludes it.
+        """Return the rule that excludes `url`. If no rule does, return the number of extra hops on the way to `url`.
 
-        An extra hop is a link that leads out of the scope, or on from there. `extra_hops` of the spec limits them.
+        An extra hop is a link that leads out of the scope, or on from there. The spec's `extra_hops` limits their
+        number. The result is 0 if `url` is in scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
-        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect
@@ -233,8 +235,8 @@ class OverriddenScope(CompiledScope):
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
-        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect

@@ -167,17 +167,18 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return 0 if `url` is in scope. Otherwise return its number of extra hops, or the rule that excludes it.
+        """Return the rule that excludes `url`. If no rule does, return the number of extra hops on the way to `url`.
 
-        An extra hop is a link that leads out of the scope, or on from there. `extra_hops` of the spec limits them.
+        An extra hop is a link that leads out of the scope, or on from there. The spec's `extra_hops` limits their
+        number. The result is 0 if `url` is in scope.
 
         A redirect is an extra hop only if it leads from a URL in scope to a URL out of scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
-        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
         """
         rule: ScopeRule | None
         if not extra:
@@ -269,13 +270,20 @@ class CompiledScope:
     ) -> list[Verdict]:
         """Return the result of every rule for `url`, in the order in which `judge` checks them.
 
-        The first rule that does not allow the URL is the rule that `hops_beyond` returns for the same arguments.
+        There are three cases:
+
+        - The URL is in scope: all verdicts are `allowed`.
+        - The URL is admitted because of `extra_hops`: all verdicts are `allowed`. The verdict on `mode` has the number
+          of extra hops in its detail. There is no verdict on `include`.
+        - The URL is excluded: at least one verdict is not `allowed`.
+
+        Arguments:
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. It does not count extra hops.
-        - `extra`: the number of extra hops of the page or redirect before the URL, 0 if that page is in scope.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
         """
         verdicts = []
         beyond = 0
@@ -333,9 +341,9 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        - If a seed of the spec is on `host`: the path of `url` must begin with the prefix of a seed on `host`.
-        - Otherwise: the path must begin with the prefix of some seed on another host. In addition, `host` must be
-          `via_host`. If `redirect` is True, it is enough that both are in one registrable domain.
+        - A seed of the spec is on `host`: the path of `url` must begin with the prefix of a seed on `host`.
+        - No seed is on `host`: the path must begin with the prefix of any seed. In addition, `host` must equal
+          `via_host`. After a redirect of a seed, `host` may also be another host of `via_host`'s registrable domain.
 
         `via_host`: the host of the page or redirect that led to the URL. `redirect`: True if only redirects lie
         between a seed and the URL.
@@ -412,13 +420,14 @@ def home(spec: CrawlSpec) -> frozenset[str]:
 
 
 def prefixes(spec: CrawlSpec) -> dict[str, tuple[str, ...]]:
-    """Return for each host of a seed the prefixes that decide in mode prefix which URLs of the host are in scope.
+    """Return the prefixes of the spec's seeds, by host. In mode prefix, the path of a URL must begin with one of them.
 
     - A seed `/docs/index.html`, which names a file, gives the prefix `/docs/`.
     - A seed `/docs` gives the prefixes `/docs/` and `/docs?`. So `/docs/a` and `/docs?a=1` are in scope, but not
       `/docs-old`.
 
-    Append `?` to the path and query of a URL before the comparison. Then `/docs?` also matches `/docs` itself.
+    To check a URL, the caller appends `?` to the URL's path and query. So `/docs` becomes `/docs?`, which begins with
+    the prefix `/docs?`.
     """
     begins: dict[str, set[str]] = {}
     for seed in spec.seeds:

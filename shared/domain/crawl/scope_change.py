@@ -17,7 +17,10 @@ from shared.domain.frontier.states import ALSO_PAGE, UrlKind, extra_hops_of, kin
 from shared.domain.ids import CrawlId, Revision
 
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
-"""The reasons for which the scope excludes URLs. Another scope may admit such URLs."""
+"""The exclusion reasons that are rules of the spec's scope. Another scope may admit URLs excluded for these reasons.
+
+The robots.txt of a site, exclusions, budgets and deletions of seeds also exclude URLs. Their reasons are not in this
+set."""
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
@@ -95,13 +98,13 @@ def judge_found(
 def found_beyond(
     scope: CompiledScope, url: str, host: str, *, depth: int, hops: int, flags: int, via_host: str | None
 ) -> ScopeRule | int:
-    """Judge a URL found earlier by `scope`. Return its number of extra hops, or the rule that excludes it.
+    """Return the rule of `scope` that excludes a stored URL. If no rule does, return the URL's number of extra hops.
 
     An extra hop is a link that leads out of the scope, or on from there. The result is 0 if the URL is in scope. Seeds,
     sitemaps, feeds and the pages that sitemaps and feeds list never have extra hops.
 
     - `depth`, `flags`: the depth and the flags that are stored in the URL's row.
-    - `hops`: the stored number of redirects in a row that led to the URL. It does not count extra hops.
+    - `hops`: the stored number of redirects in a row that led to the URL. These are redirects, not extra hops.
     - `via_host`: the host of the page that led to the URL, None for a seed.
     """
     kind, extra = kind_of(flags), extra_hops_of(flags)
@@ -128,12 +131,13 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return by how many extra hops the page or redirect that led to a URL is beyond the scope.
+    """Return the argument `extra` of `CompiledScope.hops_beyond` for a URL that is stored.
 
-    - `extra`: by how many extra hops the URL itself is beyond the scope.
-    - `hops`: the number of redirects in a row that led to the URL. 0: a link led to it.
+    - A link led to the URL (`hops` is 0): return `extra - 1`, but at least 0.
+    - A redirect led to the URL (`hops` is greater): return `extra`.
 
-    For a redirect the result is `extra`, for a link `max(0, extra - 1)`.
+    `extra`: the stored number of extra hops on the way to the URL. `hops`: the number of redirects in a row that led to
+    the URL.
     """
     return extra if hops else max(0, extra - 1)
 

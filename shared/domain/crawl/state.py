@@ -177,9 +177,12 @@ def drifted(desired: DesiredRun | None, now: CrawlStatus) -> bool:
 
 
 def status_as_desired(desired: DesiredRun | None, now: CrawlStatus) -> CrawlStatus:
-    """Return the status that ends the drift of a crawl from `desired`, by `pause`, `resume` or `start`.
+    """Return the status of a crawl after the verb that makes the crawl do what `desired` declares.
 
-    Return `now` if the crawl has not drifted.
+    - `desired` is PAUSED, but the crawl runs: the status after `pause`.
+    - `desired` is RUNNING, but the crawl is paused: the status after `resume`.
+    - `desired` is RUNNING, but the crawl was never started or was cancelled: the status after `start`.
+    - The crawl has not drifted from `desired`: `now`, because no verb is needed.
     """
     if not drifted(desired, now):
         return now

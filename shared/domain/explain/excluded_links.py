@@ -1,7 +1,11 @@
-"""Links that the rules of a crawl excluded: their counts by reason, and a bounded number of examples.
+"""Counts of what a page and a crawl left out, above all excluded links, and a bounded number of examples of such links.
 
-A page has a count for each reason, such as three links for the reason `depth`. A crawl has a count for each kind and
-key. The kind names what is counted, and the key is a reason or a part.
+A page has a count for each exclusion reason, such as three links for the reason `depth`.
+
+A crawl has a count for each pair of a kind and a key. The kind says what is counted:
+
+- For most kinds the key is a reason. For example, the kind `left_out` counts links, and its key `depth` is a reason.
+- For the kinds OUTLINKS and REDISCOVERED the key is one of a few fixed words, such as `pages`.
 """
 
 import re
@@ -35,10 +39,10 @@ one. A missing key means revision 1.
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""A kind of a crawl's counts. It counts pages, under two keys:
+"""A kind of a crawl's counts: the number of pages that have outlinks excluded by the scope. It has two keys:
 
-- `left_out`: pages with links that the scope excluded.
-- `unlisted`: pages with links that the scope excluded, if the archive did not store all links of the page.
+- `left_out`: all these pages.
+- `unlisted`: the part of these pages for which the archive did not store all links.
 """
 
 REDISCOVERED: Final = "rediscovered"
@@ -124,15 +128,20 @@ def losses(
 ) -> Sequence[tuple[str, str, int]]:
     """Return the numbers that a fetch adds to its crawl's counts of missing content.
 
-    The result has tuples of a kind of count, a key within this kind, and the number to add. For example,
-    `("left_out", "depth", 3)` stands for three links that are deeper than the depth limit.
+    The result has these tuples of a kind, a key and the number to add:
 
-    - `page`: the fetch stored a page.
-    - `left_out`: the numbers of the page's excluded links by reason, as the text that `encoded` returned.
-    - `reason`: the reason in the row of the fetch, such as `http_404` or `noindex`, None without one. Only values of
-      NotIndexed, such as `noindex`, are counted here.
-    - `truncated`: why the body is incomplete, None if it is complete. It is counted only if a page is stored, and no
-      reason of NotIndexed applies.
+    - `("left_out", "depth", 3)`, for example: three links were excluded for the reason `depth`. One for each reason.
+    - `(OUTLINKS, "left_out", 1)`, if the scope excluded at least one link of the page.
+    - `(OUTLINKS, UNLISTED, 1)`, if in addition the archive did not store all links of the page.
+    - `(NOT_INDEXED, reason, 1)`, if `reason` keeps the page out of lists, exports and items, as `noindex` does.
+    - `("truncated", truncated, 1)`, if a page with an incomplete body was stored, and no tuple has NOT_INDEXED.
+
+    Arguments:
+
+    - `page`: True if the fetch stored a page.
+    - `truncated`: why the body is incomplete, None if it is complete.
+    - `left_out`: the page's excluded links by reason, as the text that `encoded` returned.
+    - `reason`: the reason in the row of the fetch, such as `http_404` or `noindex`, None without one.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
     if left_out and may_be_admitted(left_out):  # Count the page itself once, whatever the number of its links.
@@ -184,7 +193,7 @@ def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     If `every` is True, also return two stored entries whose keys are no reasons:
 
     - UNLISTED: how many links of the page the archive did not store.
-    - SCOPE: a revision of the spec (`judged_by`).
+    - SCOPE: not a count, but a revision of the spec. The scope of this revision or a later one has judged the links.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

@@ -68,7 +68,10 @@ _PAGES: Final = {
     "disconnect": "by the network at each of {spec.retry.attempts} attempts: a crawl at another time",
     "undecodable": "where the content coding is damaged or unknown: only the site",
 }
-"""For each reason why a body is incomplete: where it was cut, and which setting or action would get the whole body."""
+"""For each reason why the body of a page is incomplete: the middle of the line that `Losses.pages` returns.
+
+For example, the line for `length` is "2 pages at fetch.max_body_bytes (9): a greater one in the spec brings the rest".
+The text before the colon says where the bodies were cut. The text after the colon names a remedy."""
 
 
 class Losses(Struct, frozen=True):
@@ -180,14 +183,20 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if no change of the spec can admit links excluded for this reason, such as `mailto:` links."""
+    """Return True if links excluded for this reason lead to no page that any crawl can fetch, whatever its spec.
+
+    - The reason is INVALID: the link is no valid URL.
+    - The reason is the scheme, and the spec already has all schemes that a crawl can fetch: the link has another
+      scheme, such as `mailto:`.
+    """
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if the present scope admits the links that an earlier scope excluded for this reason.
+    """Return True if `mode` is now `any` for all hosts, and the reason is another host, port or domain.
 
-    It does so if the reason is another host, port or domain, and the mode is now `any` for all hosts.
+    An earlier scope excluded links for this reason, and the mode `any` admits all of them. For the mode `domain` the
+    result is False, because this mode admits only some links to other hosts.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower

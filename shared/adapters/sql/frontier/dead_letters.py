@@ -53,15 +53,15 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue the URLs of one chunk of dead letters again. Return the letter after which the next chunk begins, or None.
+    """Queue the URLs of one chunk of dead letters again, with fresh attempts, and delete these letters.
 
-    A chunk has a limited number of letters of URLs. All letters of the chunk are deleted. A queued URL gets fresh
-    attempts.
+    Return the number of the letter after which the next chunk begins. Return None after the last chunk.
 
-    - `sent`: letters of messages that the owner has published again. These letters are deleted, too.
+    - `sent`: the numbers of message letters, which are not part of the chunk. The owner has published their messages
+      again before this call. This call deletes the letters.
     - `upto`: the chunk has no letter with a greater number.
 
-    A URL is not queued again in these cases:
+    The letter of a URL is deleted, but the URL is not queued again, in these cases:
 
     - The crawl does not have the URL, or the URL has not failed.
     - An owner has changed the URL after it accepted the command.

@@ -282,9 +282,9 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known URLs. Return known URLs that commands in progress must not skip.
+    """Insert new URLs, and merge links into known URLs. Return the known URLs that commands in progress may change.
 
-    A retry may still queue a failed URL, and a deletion of seeds may still delete a URL to which a page links.
+    For example, a retry command may still queue a returned URL that failed. Commands skip all other URLs of the call.
 
     - `least`: the best link (`nearer_link`) to each URL that was found as a page.
     - `required`: a link to each URL that was found as a requisite.
@@ -357,7 +357,7 @@ def _merge(
         state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
         if state is UrlState.FAILED or link.via:
-            unchanged.add(key)
+            unchanged.add(key)  # A retry may still queue a failed URL, and a deletion a seed that a page links to.
         if fingerprint in excluded or link.outside:
             continue
         if flags & OF_SET or key in sets.only:

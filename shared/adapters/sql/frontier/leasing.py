@@ -185,8 +185,11 @@ def dispatch(
 ) -> list[LeaseRow]:
     """Lease the best-ranked URLs of each request's queue, within the budgets of their crawls (Store.dispatch).
 
-    Return the leases that got URLs. `next_lease`: the partition's next free lease number, which is stored. `budgets`:
-    the budgets of the crawls that have one.
+    Return the leases that got URLs.
+
+    - `next_lease`: the first lease number that is free after these requests. The call writes this number to the
+      partition's row.
+    - `budgets`: the budgets of the crawls that have one.
     """
     pass_fence(connection, fence)
     connection.execute(
@@ -217,10 +220,12 @@ def dispatch(
 def _take_apart(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease URLs of one queue in three steps: due stored pages, requisites, other URLs. Return None if it has none.
+    """Lease URLs of the request's queue as one lease. Return this lease, or None if no URL could be leased.
 
-    `left`: for each crawl with a budget, how many more URLs the third step may lease. The call subtracts only the URLs
-    that the third step leases.
+    The lease takes due stored pages first, then requisites, then other URLs. Only the other URLs use the budget.
+
+    `left`: how many more URLs each crawl may lease within its budget. This call updates the entry of the request's
+    crawl. Crawls without a budget have no entry.
     """
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:

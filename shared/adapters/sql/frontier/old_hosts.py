@@ -16,8 +16,8 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 LOOKED_UP: Final = 20_000
-"""The maximum number of queues that are read at once to find the hosts without a queue. If a range of hosts reaches
-this number, a shorter range is checked."""
+"""The maximum number of queues that are read at once to find the hosts without a queue. If a list of hosts reaches this
+number of queues, only the first hosts of the list are checked."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 
@@ -54,10 +54,18 @@ class Old:
 
 
 def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, max_count: int) -> Old:
-    """Return the hosts to delete among the next `max_count` rows after `place`. Stop earlier if many have queues.
+    """Return the hosts to delete among the next `max_count` hosts after `place`, and where the next call continues.
 
-    A host may be deleted if it was last used before `before_ms`, its back-off has ended, its policy sets no delay, and
-    it has no queue. `place`: the id of the last host that was read before, "" at first.
+    A host may be deleted if all of this is true:
+
+    - The host was last used before `before_ms`.
+    - Its back-off has ended, and its policy sets no delay.
+    - No crawl has a queue for the host.
+
+    If too many queues must be read (LOOKED_UP), only the first of these hosts are checked. The next call continues
+    after the last host that was checked.
+
+    `place`: the `Old.place` that the call before returned, "" at first.
     """
     keys = {"place": int(place or 0), "before": before_ms, "now": now_ms, "max_count": max_count}
     rows = connection.execute(_NEXT, keys).all()
@@ -87,7 +95,8 @@ def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) 
 def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostId], HostId]:
     """Return which of `hosts` have no queue, and the last host that was checked. `hosts` must be in ascending order.
 
-    If the range of hosts has more than LOOKED_UP queues, only its first hosts are checked, and at least one.
+    All hosts are checked if fewer than LOOKED_UP queues have host ids from the first to the last of `hosts`. Otherwise
+    only some hosts at the beginning of `hosts` may be checked.
     """
     checked = list(hosts)
     while checked:
@@ -102,7 +111,7 @@ def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostI
             left.difference_update(used)
         if not left or read < LOOKED_UP:
             return sorted(left), checked[-1]
-        checked = sorted(left)[: len(left) // 4 or 1]
+        checked = sorted(left)[: len(left) // 4 or 1]  # Try again with the first quarter, but at least one host.
     return [], HostId(0)
 
 

@@ -66,9 +66,9 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 
 class Relinked(Struct, frozen=True):
-    """The change of a URL that the crawl knows and that was found again.
+    """The change of a URL that the crawl knows and that another link found again ("relinked").
 
-    It is made for a URL that was a requisite before, or is found as one now. The function `relinked` makes it.
+    The URL was a requisite before, or is found as a requisite now. The function `relinked` returns the change.
 
     - `state`, `reason`: the URL's state, and the reason for it, before the change.
     - `before`, `flags`: its flags before and after the change.
@@ -144,12 +144,13 @@ def relinked(
 
     The flag ALSO_PAGE marks a requisite that is also a page. There are three cases:
 
-    - The URL is stored as a page. If it is queued or waits for a retry, it becomes a requisite with ALSO_PAGE. URLs of
-      depth 0, sitemaps and feeds do not change.
-    - The URL is a requisite that the scope, an exclusion or the budget excluded. It is queued as a requisite if
-      `requisite` is True. Otherwise it is queued as a page if `page` is given.
-    - The URL is another requisite, and `page` is given. If it is queued, waiting or leased, it gets ALSO_PAGE. If it
-      was fetched and is HTML, it is queued again as a page.
+    - The URL is stored as a page. If the page is queued or waits for a retry, it is now stored as a requisite that is
+      also a page. URLs of depth 0, sitemaps and feeds do not change.
+    - The URL is stored as a requisite, and the scope, an exclusion or the budget excluded it. If `requisite` is True,
+      the URL is queued as a requisite, with ALSO_PAGE if `page` is given. If only `page` is given, the URL is queued as
+      a page.
+    - The URL is stored as a requisite that is not excluded and is no page yet. Nothing changes without `page`. With
+      `page`, a queued, waiting or leased URL gets ALSO_PAGE. A fetched URL is queued again as a page if it is HTML.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)
@@ -181,7 +182,12 @@ def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: Disco
 
 
 def relink(connection: Connection, changes: Sequence[Relinked]) -> None:
-    """Write `changes` to the table of URLs."""
+    """Write the changes that `relinked` returned to the table of URLs.
+
+    - Each URL gets the new flags. A queued, done or excluded URL also gets the new place in the queue.
+    - A done or excluded URL is queued again, with fresh attempts.
+    - If the change has a link, the URL gets its depth, redirects and linking page from this link.
+    """
     _CHANGE.run(connection, [(each.flags, each.rank, *each.key) for each in changes])
     places = [(each.link, each.key) for each in changes if each.link is not None]
     rows = [(link.depth, link.hops, link.via_host or None, link.via or None, *key) for link, key in places]

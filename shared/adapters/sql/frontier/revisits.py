@@ -142,11 +142,14 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 
 
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
-    """Lease due pages of the request's queue, the longest due first. Return their rows. Also queue due retries.
+    """Lease stored pages that are due for their next fetch, the longest due first. Return the rows of these pages.
 
-    - This call updates the rows of these URLs. It moves their number from `queues.waiting` to `queues.queued`.
-    - The caller must insert the row of the lease. The caller must also move the number of the leased pages from
-      `queues.queued` to `queues.leased`.
+    Also queue the other waiting URLs that are due. These are retries, and the result does not contain them.
+
+    The queue's row counts the leased pages as queued after this call. The caller must then do two things:
+
+    - Insert the row of the lease.
+    - Move the number of the leased pages from `queues.queued` to `queues.leased`.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name

@@ -1,18 +1,18 @@
 """Deletes seeds, and withdraws URLs of seed sets, for an operator's command, in a transaction that passed the fence.
 
-A seed is a URL that no page led to. A deletion and a withdrawal treat a queued or waiting URL in the same way:
+A deletion applies to seeds that the operator chooses. A seed is a URL that no page led to.
 
-- A URL without a stored page is excluded.
-- A URL with a stored page becomes done.
+- A queued or waiting seed without a stored page is excluded. With a stored page the seed becomes done.
+- Failed seeds, leased seeds, and seeds that a seed set still has do not change.
 
-A deletion applies to seeds that the operator chooses. It does not change failed seeds, leased seeds, and seeds that a
-seed set still has.
+A withdrawal applies to URLs that have left all their seed sets, and that are no seeds of the spec or an upload (flag
+OF_SET).
 
-A withdrawal applies to URLs that have left their seed sets, if only seed sets gave them (flag OF_SET).
-
-- A failed URL without a stored page is also excluded.
-- If a URL is leased, the command waits until the lease ends.
-- A URL to which a page links stays in the crawl. It gets the depth and the linking page of the nearest link.
+- If a page links to the URL, the URL stays in the crawl. The URL gets the depth and linking page of the nearest link.
+- If no page links to the URL, the state of the URL decides:
+    - A queued or waiting URL without a stored page is excluded. With a stored page the URL becomes done.
+    - A failed URL without a stored page is excluded.
+    - For a leased URL, the command waits until the lease ends.
 """
 
 import json
@@ -62,13 +62,14 @@ _Key = tuple[CrawlId, HostId, Fingerprint]
 
 
 class _Statements(NamedTuple):
-    """SQL statements to take some queued and waiting URLs out of the queue. `end` does so, the others prepare it.
+    """SQL statements that together take some queued and waiting URLs out of the queue.
 
-    - `counting`: counts the URLs by their state, by whether a page is stored, and by their part of the counter
-      `queued` (such as `retries`).
-    - `again`: reads the URLs that may have a stored rate of change, which is then deleted.
-    - `end`: sets URLs with a stored page to done, and excludes the others.
-    - `keep`: sets the flag OF_SET of seeds that are not deleted because a seed set has them. None for a withdrawal.
+    - `counting`: counts these URLs, so that the crawl's counters can be updated. A group of URLs has the same state,
+      the same part of the counter `queued` (such as `retries`), and a stored page or none.
+    - `again`: reads those of the URLs that were fetched or are fetched again. Their rates of change are then deleted.
+    - `end`: takes the URLs out of the queue. URLs with a stored page become done, the others are excluded.
+    - `keep`: for a deletion, marks the seeds that stay because a seed set has them (flag OF_SET). None for a
+      withdrawal.
     """
 
     counting: TextClause

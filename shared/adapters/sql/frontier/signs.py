@@ -73,10 +73,13 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Store when a sitemap or feed of a host last listed something new: `now_ms`, in the queues of `result.listing`.
+    """Store `now_ms` as the time at which sitemaps or feeds of some hosts listed something new.
 
-    Something new is a new URL, or a date that makes a stored page due sooner. This call removes the queues of other
-    partitions from `result.listing`, and sets `result.listing_ms`.
+    Something new is a new URL, or a date that makes a stored page due sooner.
+
+    `result.listing`: the queues of the hosts with these sitemaps or feeds. The time is stored in the rows of these
+    queues. Queues of other partitions are skipped, and are removed from `result.listing`. The call also sets
+    `result.listing_ms` to `now_ms`.
     """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms
