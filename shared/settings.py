@@ -262,9 +262,11 @@ class SettingOrigin(StrEnum):
 
 
 class SettingValue(msgspec.Struct, frozen=True):
-    """A setting as the user gave it: its text, its origin, and its place.
+    """A setting as the user gave it.
 
-    The place is a flag, a variable or a line of a file, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`.
+    - `text`: the value, not converted yet.
+    - `origin`: the kind of source: a flag, the environment or a file.
+    - `place`: the exact flag, variable or line, such as `--visits`, `ORB_MAX_VISITS` or `orb.yaml:3`.
     """
 
     text: str

@@ -92,10 +92,10 @@ class _OpenSegment:
 
 @dataclass(slots=True, eq=False)
 class _Commit:
-    """One attempt to make durable all records that were added before the attempt began.
+    """One attempt to make durable every exchange (request and response) that was appended before the attempt began.
 
-    - `goal`: how many exchanges were appended to the writer, from its creation to the start of the attempt. If the
-      attempt succeeds, all of them are durable.
+    - `goal`: the number of durable exchanges if the attempt succeeds. A SegmentWriter counts all its exchanges, from
+      its first one.
     - `parts`: for each open segment, the gzip members to write, and True if the segment is closed afterwards.
     - `stored`: the number of parts that are written.
     """

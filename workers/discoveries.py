@@ -78,7 +78,7 @@ def links_of(crawl: VisitCrawl, host_id: int, page: Location, reading: PageReadi
 
 
 class DiscoveryStream(NamedTuple):
-    """A crawl and a partition. The discovery messages for each such pair are numbered separately."""
+    """A crawl and a partition. The discovery messages for each pair are numbered separately. Not a stream of NATS."""
 
     crawl_id: CrawlId
     partition: Partition
@@ -87,10 +87,11 @@ class DiscoveryStream(NamedTuple):
 class DiscoveryBatch(NamedTuple):
     """The links of one discovery message, all found under one revision of the spec.
 
-    - `origins`: the links, grouped by the page (`Origin`) that has them.
-    - `links`: the number of links.
-    - `contexts`: the seed context of each origin, None for an origin without one.
-    - `lastmods`: for each origin, the `lastmod` of each of its links, in the form of `Discoveries.lastmods`.
+    - `origins`: pages, each with its links in this message (shared.wire.messages.Origin). Not the origins of URLs.
+    - `links`: the number of links of all these pages together.
+    - `contexts`: the seed context of each page, None for a page without one.
+    - `lastmods`: for each page a list: when each of its links last changed (Unix seconds, 0: unknown). Zeros at the end
+      of a list may be left out. `lastmods` is empty if all times are unknown.
     """
 
     spec: Revision
@@ -130,7 +131,7 @@ def streams_of(page: PageLinks) -> set[DiscoveryStream]:
 
 
 class _Filling:
-    """Collects the links of one stream into batches."""
+    """Fills batches with the links of one crawl to one partition. When a batch is full, the next one begins."""
 
     __slots__ = (
         "_bytes",

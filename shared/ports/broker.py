@@ -23,11 +23,13 @@ class Backlog(Protocol):
     """Counts the reports in the broker that owners have not applied yet, over all partitions."""
 
     async def unapplied(self, positions: Mapping[Partition, Position]) -> Waiting:
-        """Return the number of reports that are not applied yet, and the age of the oldest of these reports.
+        """Return about how many reports are not applied yet, and the age of the oldest of these reports.
 
-        `positions` maps a partition to the position up to which its reports are applied. The number may be too high,
-        because it may include applied reports that are not purged yet. If every report is applied, the number is 0.
-        The age is measured by the broker's clock. Raise Transient if the broker is away.
+        - If all reports are applied, the number is 0.
+        - Otherwise the number may be too high. It can include applied reports that the broker has not purged yet.
+
+        `positions` maps a partition to the position up to which its reports are applied. The age is measured by the
+        broker's clock. Raise Transient if the broker is away.
         """
 
 

@@ -18,11 +18,13 @@ class Fetcher(Protocol):
     """
 
     async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
-        """Find the addresses of the URL's host if they are not known, so that a `fetch` soon after need not wait.
+        """Look up the addresses of the URL's host in advance, so that a `fetch` soon after need not wait for them.
 
-        The look-up of a name may first wait for look-ups of other names. Once begun, the call waits at most `limit_s`
-        seconds for it. If it fails, `fetch` returns the failure. Do nothing if `proxy` is given, because the proxy
-        looks up the name.
+        Do nothing if the addresses are known. Do nothing if `proxy` is given, because the proxy looks up the name.
+
+        Other look-ups may delay the start of this look-up. The wait for the start has no limit. After the start, wait
+        at most `limit_s` seconds for the addresses. A failed look-up raises nothing: a later `fetch` returns the
+        failure.
         """
 
     async def fetch(self, request: FetchRequest) -> Answer | FetchFailed: ...

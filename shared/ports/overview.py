@@ -45,8 +45,9 @@ class Overview(Protocol):
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
         """Return the states of at most `max_count` hosts on which the crawl has URLs to fetch.
 
-        In the results, `rest_s` is the seconds since the host's last visit as a negative number, such as -3.0. The
-        caller must add the host's delay to it. The sum is the seconds until the next visit.
+        The field `rest_s` of a result is not final: the caller must add the host's delay (`waits.rested`).
+        Example: a host was visited 3 seconds ago, so `rest_s` is -3.0. The host's delay is 5 seconds. The sum 2.0
+        is the number of seconds until the next visit.
         """
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:

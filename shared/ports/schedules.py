@@ -146,10 +146,14 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply the verb of a queued effect to its crawl. Return the schedule's name and the changed firing.
+        """Apply a verb that a firing has queued for one crawl, because the crawl's run has ended.
 
-        A firing has one outcome for all its crawls. If this outcome is the same as before, `firings` of the result is
-        empty. Return None, and write nothing, in these cases:
+        The result names the schedule. The firing has one outcome for all crawls of the schedule:
+
+        - If this call changes the outcome: the result's `firings` has the firing with the new outcome.
+        - If the outcome stays the same: the result's `firings` is empty.
+
+        Return None, and write nothing, in these cases:
 
         - The effect is no longer queued.
         - Its schedule is paused or deleted.

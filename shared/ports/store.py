@@ -49,13 +49,19 @@ class Store(Protocol):
     """Reads and writes the frontier's tables of a cluster: crawls, and each partition's URLs, hosts and leases."""
 
     async def open_cluster(self, partitions: int, public_suffixes: str, now_ms: int) -> tuple[int, str]:
-        """Return the cluster's number of partitions and its public suffix list (its text or its name).
+        """Return the cluster's number of partitions and its public suffix list.
 
-        The first call for a database stores the given values. Later calls return these and ignore their own.
+        The first call for a database stores the given values. Later calls return the stored values and ignore the given
+        ones. `public_suffixes`: the text of the list, or for a local crawl only its version.
         """
 
     async def public_suffixes(self) -> str:
-        """Return the public suffix list (its text or its name) that the first `open_cluster` stored."""
+        """Return what the first `open_cluster` stored of the public suffix list.
+
+        - In a cluster: the text of the list.
+        - In a local crawl (`orb crawl`): only the version of the package `publicsuffixlist`, which has no line break.
+          A file in the crawl's folder has the list.
+        """
 
     async def newest_term(self) -> Term:
         """Return the greatest term under which any partition or the schedules were claimed, 0 if none were."""
@@ -238,11 +244,12 @@ class Store(Protocol):
         """
 
     async def collected(self, crawl_id: CrawlId, now_ms: int) -> bool:
-        """Do one step to finish the removal of a deleted crawl. Return True if this was the last step.
+        """Finish the removal of a deleted crawl, one step a call. Repeat the call until it returns True.
 
-        A step removes one seed set. The last one, when no seed set is left, records that all rows of the crawl are
-        removed. `uncollected` then no longer returns the crawl. Call this only when all partitions have removed their
-        rows of the crawl, and repeat it until it returns True.
+        Call this only when all partitions have removed their rows of the crawl.
+
+        - If the crawl has seed sets left: remove one of them, and return False.
+        - Otherwise: record that the crawl is removed, and return True. `uncollected` no longer returns the crawl.
         """
 
     async def reopen(
@@ -271,10 +278,11 @@ class Store(Protocol):
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Read again and return the state of a partition that the caller claimed under `term`, as `claim` does.
+        """Recover after a transaction with an unknown result, such as after a timeout. Return the partition's state.
 
-        Raise OwnershipLost if the partition is not claimed under `term`. Call this if the result of a transaction is
-        unknown. Afterwards that transaction can no longer commit.
+        First raise the partition's version. A transaction that has not committed by now then never will, because its
+        fence has the old version. Then read the state, as `claim` does. Raise OwnershipLost if the partition is not
+        claimed under `term`.
         """
 
     async def apply_found(
@@ -332,15 +340,16 @@ class Store(Protocol):
         """Apply one bounded chunk of a command in progress, beginning after `command.after`, and store the progress.
 
         Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
-        was accepted are skipped. Each of these parameters is for one kind of command:
+        was accepted are skipped. Some kinds of commands need further arguments. All other kinds ignore them.
 
-        - `sent`: the numbers of dead letters whose messages the caller has published (`message_letters`). REPLAY
-          deletes these dead letters.
-        - `upto`: REPLAY queues the URLs of dead letters with numbers up to this one.
-        - `exclusions`: the exclusions in force now. EXCLUDE excludes the URLs that they cover.
-        - `changed`: the crawl's present scope, which RESCOPE applies. None: the crawl is deleted.
-        - `found`: the result of reading the chunk's pages (`readable_pages`), which REDISCOVER stores. None: the crawl
-          is deleted.
+        - REPLAY, dead letters of messages: the caller has published the messages again (`message_letters`). `sent` has
+          the numbers of these letters, which this call deletes.
+        - REPLAY, dead letters of URLs: this call queues the URLs again, and deletes the letters. Letters with numbers
+          greater than `upto` are left for later chunks. None: no such limit.
+        - EXCLUDE: this call excludes the URLs that `exclusions` cover. Pass the exclusions in force now.
+        - RESCOPE: this call applies `changed`, the crawl's present scope. None ends the command: the crawl is deleted.
+        - REDISCOVER: this call stores `found`, which the caller read in the chunk's pages (`readable_pages`). None ends
+          the command: the crawl is deleted.
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
@@ -377,7 +386,8 @@ class Store(Protocol):
 
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
-        - `next_lease`: the partition's next free lease number, to be stored.
+        - `next_lease`: the first lease number that is free after the leases of this call. It is stored. The caller has
+          numbered the leases of this call already (`LeaseRequest.lease_id`).
         - `budgets`: the budget of each crawl that has one. Only so many URLs are leased that the crawl cannot store
           more than `max_pages` pages. Nothing is leased once `max_bytes` is reached.
         """

@@ -31,10 +31,10 @@ They count from the moment at which the member logs the stall, STALLED_S seconds
 """
 
 _LAST: Final = 16
-"""The seconds of the watchdog's second timer. 16 is also the number of a signal (SIGSTKFLT).
+"""One number with two uses: the seconds of the watchdog's second timer, and the signal that starts this timer.
 
-The watchdog's first timer sends this signal. The handler of the signal is the C function alarm(seconds), which starts
-the second timer. A handler is called with the signal's number, so this number becomes the seconds.
+The first timer sends the signal 16 (SIGSTKFLT). The handler of this signal is the C function alarm(seconds). The kernel
+passes the signal's number to the handler. So the call is alarm(16), and the second timer runs for 16 seconds.
 """
 
 _EVERY_S: Final = 1.0

@@ -137,10 +137,12 @@ async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event, up
 
 
 def dying_with(parent: int) -> list[str]:
-    """Return words to put before a command, so that the kernel kills the command when the process `parent` dies.
+    """Return words to put before a command, so that the kernel kills the command when its parent process dies.
 
-    Start the command in a thread that lives as long as the process. The kernel kills the command when the *thread* that
-    started it ends. The result is empty on systems other than Linux.
+    `parent`: the id of the process that starts the command. On systems other than Linux the result is empty.
+
+    The caller must start the command in a thread that runs until the parent process ends, such as the main thread.
+    Otherwise the command dies too early: the kernel kills it as soon as the thread that started it ends.
     """
     if not sys.platform.startswith("linux"):
         return []

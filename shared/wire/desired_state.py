@@ -67,9 +67,9 @@ def config_of(entry: Entry) -> StoredConfig:
 
 
 def drains_of(entry: Entry) -> Drains:
-    """Return the members that must drain from the entry of the key `DRAINS`.
+    """Decode the entry of the key `DRAINS`. Return the members that must drain.
 
-    Raise Malformed if it cannot be decoded.
+    Raise Malformed if the entry cannot be decoded.
     """
     record = decode_record(ConfigRecord, entry.value)
     try:

@@ -91,12 +91,13 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 
 
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
-    """An owner's answer: a grant to fetch the URLs that `remaining` lists by their index in the shard, from 0.
+    """An owner's answer: a new or prolonged grant. Unless `stop` is set, the worker may fetch the remaining URLs.
 
+    - `remaining`: the URLs that are left, by their index in the shard (from 0). Empty in an answer to `Extend`.
     - `expires_ms`: how long the grant lasts after the worker sent its request. Time in machine suspend counts as well.
     - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
-    - `stop`: the worker must start no further request, and return the remaining URLs.
+    - `stop`: the worker may fetch nothing more. It must return the remaining URLs.
     """
 
     grant: int
@@ -237,7 +238,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The links found on one page (`host_id`, `fingerprint`), or a group of seeds (then `fingerprint` is empty)."""
+    """A source of links: a page, or a group of seeds (`host_id` 0, `fingerprint` empty). Not the origin of a URL."""
 
     host_id: int
     fingerprint: bytes

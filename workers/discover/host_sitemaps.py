@@ -26,9 +26,10 @@ from workers.visit_crawls import VisitCrawl
 from workers.visit_report import SettledUrl
 
 HOPS: Final = 1
-"""The value of `hops` with which a sitemap is reported.
+"""The `hops` of every sitemap that is reported here: a sign that the sitemap is no seed.
 
-It is not 0, because a URL with 0 hops and depth 0 counts as a seed.
+For most other links, `hops` is the number of redirects in a row. A link with depth 0 and 0 hops counts as a seed. A
+sitemap may have depth 0, so its `hops` must not be 0.
 """
 
 

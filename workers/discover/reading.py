@@ -35,10 +35,10 @@ LASTMOD_AHEAD_S: Final = 300
 """A `lastmod` that is later than the fetch of its sitemap by more than this many seconds is ignored."""
 
 LASTMOD_BACK_S: Final = 604_800
-"""A week: how many seconds before the previous fetch of a sitemap or feed a new date (`lastmod`) may lie.
+"""A tolerance of one week, in seconds, for the dates (`lastmod`) in a sitemap or feed that is fetched again.
 
-When a sitemap or feed is fetched again, its entries with a new date are reported again. Example: if the previous fetch
-was on 15 May, dates after 8 May are new.
+Entries whose date is later than the previous fetch minus this tolerance are reported again. Example: if the previous
+fetch was on 15 May, entries with dates after 8 May are reported again.
 """
 
 ALL_NOW: Final = 10
@@ -130,7 +130,10 @@ class _ListingReading:
         """Return what was read. Its links are the entries that the scope and the location rules allow.
 
         Return None if the file must be read as a page. That is so if its URL was not discovered as a sitemap or feed,
-        and the crawl does not read its form.
+        and one of these is true:
+
+        - The file is neither a sitemap nor a feed.
+        - The crawl's spec does not let the crawl read sitemaps (or feeds, if the file is a feed).
         """
         page, entry, content_type = self._page, self._entry, self._answer.joined("content-type")
         signs = _Signs(self._crawl, self._entry, self._at_ms)

@@ -45,7 +45,7 @@ class CrawlState(StrEnum):
 
 
 WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState.PAUSED})
-"""States in which URLs of a crawl may still change state."""
+"""The states of crawls that were started and have not ended. A paused crawl is among them, because it can go on."""
 
 USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
 """States in which the active time of a crawl grows. The budget limits the active time (`max_seconds`)."""
@@ -139,7 +139,9 @@ FOUND_FEWER_HOPS: Final = 8192
 then be in scope."""
 
 OF_SET: Final = 16_384
-"""Flag of a seed that only seed sets have given, not the spec or an upload. It stays if the URL leaves the sets."""
+"""Flag of a URL that is a seed only because of seed sets. Neither the spec nor an upload has given the URL.
+
+When the URL leaves its last seed set, a command checks this flag: only a URL with the flag may be withdrawn."""
 
 OUTSIDE_BUDGET: Final = REVISIT | IS_REQUISITE
 """Two flags. A URL that has at least one of them uses no page of the budget.

@@ -22,14 +22,14 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops with which the URL was sent. After a change of the owner
-      they may be estimates.
-    - `least`: the least depth of all links to the URL found up to now. The least number of extra hops is in `flags`
-      (`extra_hops_of`).
+    - `depth`, `extra`: the URL's depth and number of extra hops in the message to the worker. After a change of the
+      owner both may be estimates.
+    - `least`: the least depth that is known now. `least` is less than `depth` if a shorter way to the URL was found
+      after the message was sent. `flags` has the least number of extra hops (`extra_hops_of`).
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
-    - `last`: the last fetch that stored the URL's page. None if no page is stored, or if this fetch was not read from
-      the database.
+    - `last`: the stored fetch with which the next fetch is compared. None if no page is stored. Also None if dispatch
+      did not read stored fetches (`LeaseRequest.compared` was False).
     """
 
     url: str
@@ -282,8 +282,9 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: fetches that replace the URL's previous fetch in the crawl's counts of missing content, such as
-      excluded links. The URLs have the flag COUNTED_LOSSES.
+    - `losses_again`: new fetches of URLs with the flag COUNTED_LOSSES. The crawl's counts of excluded links, incomplete
+      bodies and the like include the URL's previous fetch. They then include the new fetch instead, unless the page of
+      the previous fetch stays stored.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

@@ -75,8 +75,12 @@ class MasterPart(msgspec.Struct, frozen=True, omit_defaults=True):
 class StoragePart(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings of all members: when a disk, NATS or a database counts as full, and when work resumes.
 
-    The ratios are used / total bytes (shared.domain.ops.watermarks). `headroom_bytes`: this many free bytes are enough,
-    whatever the ratios are.
+    A ratio is the number of used bytes divided by the total number of bytes (shared.domain.ops.watermarks).
+
+    - `high_watermark_ratio`: the resource counts as full at this ratio.
+    - `low_watermark_ratio`: work resumes when the ratio has fallen to this one.
+    - `headroom_bytes`: a resource with more free bytes than this never counts as full, whatever its ratio is. Work
+      resumes at the latest when twice as many bytes are free.
     """
 
     high_watermark_ratio: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None

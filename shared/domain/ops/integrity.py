@@ -19,7 +19,7 @@ class Damage(StrEnum):
     LINK_IDENTITY = "link-identity"
     """The counter `accepted` is not new + known + refused."""
     QUEUE = "queue"
-    """The numbers in a queue's row are not the numbers of its URLs by state, or of its pages."""
+    """A count in a queue's row is wrong. The row counts the queue's queued, waiting and leased URLs, and its pages."""
     QUEUE_SLEEPS = "queue-sleeps"
     """A queue's due time is missing, or later than that of its first waiting URL. The URL would be fetched late."""
     LEASE = "lease"

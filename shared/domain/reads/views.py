@@ -139,9 +139,11 @@ class PageView(Struct, frozen=True):
 
 
 class SeedView(Struct, frozen=True):
-    """What is stored of a URL, as lists of seeds show it.
+    """What a crawl stores of one URL, in the form for lists of seeds.
 
-    The URL is a seed of the crawl. If a caller asks for given URLs, it may also be a URL that was found as a link.
+    - In a list of the crawl's seeds, every URL is a seed.
+    - In an answer about URLs that the caller has named, a URL may also be a link that is no seed. `context` is None.
+
     `status` and `fetched_at_ms` are None before the first fetch.
     """
 
@@ -191,5 +193,5 @@ class UrlView(Struct, frozen=True):
 
     @property
     def is_sitemap(self) -> bool:
-        """True for a sitemap or feed that is read again."""
+        """True if the last fetch of the URL read a sitemap or feed, and the crawl fetches the URL repeatedly."""
         return self.history is not None and self.fetch is not None and self.fetch.reason == "sitemap"

@@ -328,11 +328,14 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 
 
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
-    """Return one octet of a URL or pattern in the form in which both are compared.
+    """Return the one form that replaces all spellings of an octet, so that URLs and patterns can be compared.
 
-    - If `octet` is a single octet, return its escape: `<` becomes `%3C`.
-    - If `octet` is an escape of an octet in `same`, return that octet: `%41` becomes `A`.
-    - If `octet` is any other escape, return it with upper-case digits: `%2f` becomes `%2F`.
+    `octet` is a match of `_UNUSUAL`: a percent escape, or a character that must be escaped. So `octet` is never a plain
+    `A`. `same` has the octets that need no escape.
+
+    - If `octet` is a character such as `<`: return its escape `%3C`.
+    - If `octet` is the escape of an octet in `same`, such as `%41`: return the plain octet `A`.
+    - If `octet` is another escape, such as `%3c`: return the escape with upper-case digits, `%3C`.
     """
     if len(octet) == 1:
         return b"%%%02X" % octet[0]
