@@ -206,11 +206,12 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
 
 
 async def _drain(visits: Tasks, background: Tasks, stop: StopRequest, short: Coroutine[Any, Any, None]) -> None:
-    """Wait until all `visits` have ended.
+    """Wait until all `visits` have ended. Meanwhile, run two tasks that can end the visits early.
 
-    - `background`: the tasks in which `short` runs meanwhile.
-    - `short`: a coroutine that cancels the visits when the time for the drain is over.
-    - `stop`: if `stop.at_once` is set, the visits are cancelled immediately.
+    - One task runs the coroutine `short`, which stops the visits when the time for the drain is over.
+    - The other task waits until `stop.at_once` is set, and then cancels the visits immediately.
+
+    `background`: the task group in which both tasks are started.
     """
 
     async def end_at_once() -> None:

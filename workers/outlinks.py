@@ -74,9 +74,9 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
     cut: int = 0
-    """The number of links left out because the page has too many. They are not counted in `found`.
+    """How many links were left out because the page has too many. These links are not counted in `found`.
 
-    For requisites: 1 if any were left out for that reason, else 0.
+    If the links are requisites (`requisites` is True), they are not counted: 1 stands for any number above 0.
     """
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
@@ -94,7 +94,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """Links out of scope that `scope.extra_hops` permits. `extra`: the number of extra hops that lead to them."""
+    """Links out of scope that `scope.extra_hops` permits. The field `extra` is their number of extra hops."""
 
     renewed: tuple[Location, ...] = ()
     """Entries of a sitemap or feed that were reported before, and whose `lastmod` is later than `changed_since`.
@@ -118,10 +118,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Examples:
-    """Collects in `gathered` example URLs of the left-out links of one page, by reason.
+    """Collects example URLs of the left-out links of one page, by reason, in `gathered`.
 
-    `sent`: for each reason, how many examples were collected so far from all pages of the crawl. `add` increments this
-    number, and collects no more than MAX_EXAMPLES_SENT.
+    For each reason, `add` collects at most MAX_EXAMPLES from this page, and at most MAX_EXAMPLES_SENT from all pages of
+    a crawl at one revision. All these pages share the dict `sent`: how many examples they have collected, by reason.
     """
 
     __slots__ = ("_sent", "gathered")

@@ -81,25 +81,32 @@ _MIME: Final = 128
 class PageReading(msgspec.Struct, frozen=True, gc=False):
     """What was read from a response.
 
-    - `found`: the links to report, with their `depth` and `hops` (how many redirects or sitemaps lead to them).
-    - `beyond`: further links to report, which are out of scope but permitted by `scope.extra_hops`. `extra`: the number
-      of extra hops that lead to them.
-    - `links`: the number of links that are reported now or were reported before. Excluded links do not count.
-    - `links_found`: the number of all links, with excluded and repeated ones. -1 if no links were read.
-    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported. None: do not call it.
-    - `archived`, `notes`: the outlinks, and the other fields, of the metadata record that the archive stores.
-    - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
-    - `needs_scripts`: the page has scripts and neither text nor links.
-    - `kind`: the kind of the links to report, such as page or feed.
-    - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
-    - `problem`: why the sitemap or feed was not read to its end, "" if it was.
+    The links to report:
+
+    - `found`: the links in scope, with their `depth`, `hops` (how many redirects or sitemaps lead to them) and `kind`
+      (such as page or feed).
+    - `beyond`: the links out of scope that `scope.extra_hops` permits. `extra`: how many extra hops lead to them.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       the requisites of a page, and 1 more for each stylesheet and redirect in between.
-    - `left_out`, `examples`: the number of outlinks left out and some of their URLs, by reason.
-    - `lastmods`: by URL, when a link to report last changed according to a sitemap or feed (Unix seconds).
-    - `unlisted`: the number of links that the command `rediscover` cannot find in the archive. Of a page or stylesheet,
-      these are the URLs that `archived` lacks. Of a sitemap or feed, these are all excluded entries.
+    - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds).
+    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported. None: do not call it.
+
+    Numbers of links:
+
+    - `links_found`: all links, with excluded and repeated ones. -1 if no links were read.
+    - `links`: the links of `links_found` that are reported now or were reported before. Excluded links do not count.
+    - `left_out`: for each reason, how many links are not reported. `examples`: some of their URLs, by reason.
+    - `unlisted`: the links that the command `rediscover` cannot find later. For a page or stylesheet, these are the
+      links that do not fit into `archived`. For a sitemap or feed, these are all excluded entries.
+
+    Other results:
+
+    - `archived`, `notes`: the URLs of links, and further fields, for the metadata record that the archive stores.
+    - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
+    - `needs_scripts`: the page has scripts and neither text nor links.
+    - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
+    - `problem`: why the sitemap or feed was not read to its end, "" if it was.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
     """
 
@@ -132,7 +139,11 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def unstored(self) -> bool:
-        """True if the response is not archived, because the crawl does not store or fetch its media type."""
+        """True if the response must not be archived, because of its media type. There are two such cases:
+
+        - `media.stored` of the spec leaves out the type.
+        - `media.fetched` leaves out the type, so only the head of the response was transferred.
+        """
         return self.not_indexed in BY_TYPE
 
 
@@ -252,9 +263,12 @@ def _with_requisites(
     references: Iterator[str],
     base_href: str | None,
 ) -> PageReading:
-    """Return the reading with the requisites among `references`, to be reported with `depth`.
+    """Return a copy of `reading` with the field `requisites` set, and counts, examples and archived URLs added.
 
-    `hops`: how many stylesheets and redirects lead to them. `base_href`: the page's `<base href>`, if any.
+    - `references`: all requisites of `page`, as written. The scope decides which of them are reported.
+    - `depth`: the depth with which the requisites are reported.
+    - `hops`: the value of `requisite_hops`.
+    - `base_href`: the page's `<base href>`, if any.
     """
     base = page.url if base_href is None else canonicalize(base_href, page.url) or page.url
 

@@ -58,7 +58,7 @@ class Place:
 
     @property
     def held(self) -> bool:
-        """True if the visit was granted a slot, even if the slot is released by now."""
+        """True from the time when the visit gets a slot. The value stays True when the slot is released."""
         return self.granted.done() and not self.granted.cancelled() and self.granted.result()
 
     def give_up(self) -> None:
@@ -70,7 +70,8 @@ class Place:
 class Requests:
     """The `max_requests` request slots of one worker process. `now` returns monotonic seconds.
 
-    `on_capacity` is called when `saturated` becomes False: fewer visits wait for a slot than there are slots.
+    `saturated` is True while at least `max_requests` visits wait for a slot. When the number of waiting visits falls
+    below `max_requests`, `on_capacity` is called.
     """
 
     def __init__(self, max_requests: int, now: Callable[[], float]) -> None:

@@ -217,12 +217,12 @@ class RobotsCache:
         return self._keep(origin, record, robots)
 
     async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
-        """Fetch robots.txt and follow its redirects. Return its record, and the Retry-After in ms (-1: none).
+        """Fetch robots.txt and follow its redirects. The result is one of these:
 
-        - Return None if `send` returns None.
-        - Return Robots that allow everything if the crawl's egress rules deny `origin`, or an exclusion covers it.
-        - Return an unreachable record if the answer is unreadable or a redirect has no usable target.
-        - Return a record that allows everything if there are more than MAX_ROBOTS_HOPS redirects.
+        - None: `send` returned None, so the visit must end.
+        - Robots that allow everything: egress rules or an exclusion deny the request to `origin`. Do not cache them.
+        - A pair, in all other cases: the record to cache, and the Retry-After in ms (-1: none). The record says
+          "unreachable" if a request failed, and "allow everything" after more than MAX_ROBOTS_HOPS redirects.
         """
         moved = _Moved(f"{origin}/robots.txt", 0)
         for hop in range(MAX_ROBOTS_HOPS + 1):
@@ -244,9 +244,9 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Delay requests to `origin` that follow a redirect of another origin's robots.txt, for `delay_s` seconds.
+        """Allow the next redirected request to `origin` only after `delay_s` seconds.
 
-        Other requests to `origin` are not delayed.
+        A redirected request is sent because a robots.txt redirects to its URL. No other request is delayed.
         """
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
@@ -288,12 +288,13 @@ class RobotsCache:
     async def _requested(
         self, place: str, crawl: VisitCrawl, send: Send, *, first: bool
     ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
-        """Request robots.txt at the URL `place` by `send`. Return its record, and the Retry-After in ms (-1: none).
+        """Request robots.txt at the URL `place` by `send`. The result is one of these:
 
-        - Return _Moved for a redirect with a usable target.
-        - Return None if `send` returns None.
-        - Return Robots that allow everything if egress rules or an exclusion deny the first request.
-        - Return an unreachable record if the request fails in another way, or the answer is unreadable.
+        - None: `send` returned None, so the visit must end.
+        - _Moved: the answer is a redirect with a usable target.
+        - Robots that allow everything: `first` is True, and egress rules or an exclusion deny the request.
+        - A pair, in all other cases: the record, and the Retry-After in ms (-1: none). The record says "unreachable" if
+          the request failed or was denied, or if the answer cannot be used.
 
         `first`: True for the first request, False if `place` is the target of a redirect.
         """

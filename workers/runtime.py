@@ -183,9 +183,10 @@ class Runtime:
             self._moved()
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until a master requests the status.
+        """Wait after a failed pull: `wait_s` seconds, or until a master requests the worker's status.
 
-        A starting master requests the status when it has created the streams, so that a pull may succeed now.
+        Pulls fail while the broker has no streams. A starting master creates the streams, and then requests the status.
+        The next pull may therefore succeed.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -273,7 +274,10 @@ class Runtime:
     async def _settle(self, message: VisitMessage, settlement: Settlement) -> None:
         """Ack or nak the message, in at most _SETTLE_TRIES attempts.
 
-        If all fail, the broker delivers the shard again, and the owner then replies that the shard's lease is gone.
+        If all attempts fail, the broker delivers the message again after the ack wait, which does no harm:
+
+        - Failed ack: the owner replies that the lease is gone, and the worker acks the message then.
+        - Failed nak: the shard is visited again, only not at the intended time.
         """
         for _ in range(_SETTLE_TRIES):
             try:

@@ -1,12 +1,10 @@
 """A visit: what a worker does with one URL shard, from the grant to the reported end.
 
-Every request to the host waits in `Visit._await_politeness`. It waits for the host's delay, and at the last moment
-checks the grant and the crawl's revision. A request in flight is cancelled when the grant ends or the owner revokes it.
-Answers that were complete before are still reported, and the owner accepts or drops the report.
+`Visit._await_politeness` delays each request, and checks the grant and the crawl's revision just before the request.
+If the grant ends or is revoked, the request in flight is cancelled. Earlier answers are still reported.
 
-The crawl may change during the visit. The next request is then sent under the new revision. If the crawl is paused, no
-further request is sent and the remaining URLs are handed back. If it is deleted, requests in flight are cancelled too,
-and no answer is archived any more.
+A new revision of the crawl applies from the next request on. If the crawl is paused, no further request is sent, and
+the remaining URLs are handed back. If it is deleted, the request in flight is also cancelled, and nothing is archived.
 """
 
 import asyncio
@@ -120,7 +118,7 @@ class Visit:
         return CrawlId(self._shard.crawl)
 
     async def run(self) -> bool:
-        """Fetch the URLs and report the results. Return True if that ends the lease, False if the grant was lost."""
+        """Fetch and report the URLs. Return False if the grant was lost, else True (even if URLs are handed back)."""
         async with Tasks() as tasks:
             tasks.start("visit.renew", self._renew())
             if self._crawl is not None:
@@ -263,8 +261,7 @@ class Visit:
     async def _request(self, key: Fingerprint, entry: ShardUrl) -> tuple[VisitCrawl, Answer | FetchFailed] | None:
         """Request the URL. Return the crawl and the result. None: a rule denied the URL, or the visit must end.
 
-        If the server had closed the kept connection, send the request once more on a fresh connection, after the host's
-        delay. The first try then does not count as an attempt to fetch the URL.
+        If the server had closed the kept connection, wait for the host's delay and repeat the request on a fresh one.
         """
         fresh = False
         while True:
@@ -329,8 +326,11 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. Return False if the visit must end, because its shard has no delay."""
-        if self._shard.delay_ms == 0:  # several visits may share the host, so one alone cannot keep a delay
+        """Use the longer delay `delay_s`. Return False if the visit must end, because it cannot keep a delay.
+
+        This is so if the delay of its shard is 0: other visits may then send requests to the host at the same time.
+        """
+        if self._shard.delay_ms == 0:
             return False
         self._delay_s = delay_s
         if self._report.quiet_since is None:

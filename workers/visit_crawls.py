@@ -42,8 +42,10 @@ _KEPT: Final = 256
 class VisitCrawl(Struct, frozen=True, eq=False):
     """A crawl at one revision of its spec, compiled for visits.
 
-    `token` is the product token that is compared with the groups of a robots.txt. `product` is the token in lower case,
-    which is compared with the names in robots directives.
+    Two fields have the crawler's name (product token), from its User-Agent:
+
+    - `token`: the name for robots.txt, such as `ExampleBot`.
+    - `product`: the same name in lower case (`examplebot`), for robots directives of pages and headers.
     """
 
     crawl_id: CrawlId
@@ -146,7 +148,10 @@ class VisitCrawls:
         return self._as_published(published)
 
     def changes(self) -> AsyncIterator[None]:
-        """Yield at once, and then whenever `now` may return another state for any crawl. It never ends."""
+        """Yield at once, and then each time a crawl may have changed. Never end.
+
+        The caller then calls the method `now` to read the state of each of its crawls.
+        """
         return self._specs.changes()
 
     def _as_published(self, published: PublishedSpec) -> VisitCrawl | None:

@@ -140,7 +140,11 @@ class VisitReport:
         await self._done
 
     async def wait_for_capacity(self) -> None:
-        """Wait until a page may be added: the reporter has capacity, and no part of this visit is delayed."""
+        """Wait until this visit may add a page. Two conditions must be met:
+
+        - No results of this visit are in a delayed part of a flush (`hold`).
+        - The reporter has capacity: the unreported results of all visits are below their limits.
+        """
         if self._held is not None:
             await asyncio.wait({self._held})
         await self._reporter.wait_for_capacity()

@@ -30,12 +30,19 @@ _ANSWER_S: Final = 5.0
 class ClosedEndpoints:
     """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    An endpoint stays closed until the process ends. Above `MAX_ENDPOINTS`, the oldest is dropped.
+    What is closed depends on the host of the endpoint:
 
-    - For a name, every address that it ever resolved to is closed. Call `resolve` once before the first fetch.
-    - The port of a local endpoint is closed on every address of this machine. An endpoint is local if its host is
-      `0.0.0.0`, `::`, a name that resolves to loopback, or a non-loopback address of this machine.
-    - A member that never registered is not closed. Name such servers with `--closed`.
+    - A name: every address that the name ever resolved to. Call `resolve` once before the first fetch.
+    - An IP address: this address.
+
+    In these cases the port is also closed on every address of this machine:
+
+    - The host is `0.0.0.0` or `::`.
+    - The host is a name that resolves to a loopback address. The host `127.0.0.1` itself closes only `127.0.0.1`.
+    - The host is, or resolves to, another address of this machine.
+
+    No endpoint is opened again, except above `MAX_ENDPOINTS`: then the oldest endpoint is dropped. A master or worker
+    that never registered is closed only if the option `--closed` names it.
     """
 
     def __init__(self, resolve: Resolve | None = None) -> None:

@@ -94,14 +94,13 @@ class CurlFetcher:
       probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
       concurrently. Further calls wait. Their time limits do not include this wait.
-    - `first_byte_s` includes the time to connect. If `header_bytes` is above 300 KiB, libcurl's own limit applies.
-      libcurl accepts no header line over 100 KiB.
+    - If `header_bytes` is above 300 KiB, libcurl's own limit applies. libcurl accepts no header line over 100 KiB.
     - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
       The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. The
-      answer's `ip` is that of the proxy. The answer's `request_head` has the request line as sent without a proxy, and
-      not the proxy's credentials.
-    - `Names` looks up the host names of URLs. libcurl looks up the names of proxies. A look-up by `Names` takes at most
-      `connect_s`. The other time limits begin when it has ended.
+      answer's `ip` is that of the proxy. The answer's `request_head` looks as if no proxy was used.
+    - `Names` looks up the host names of URLs. libcurl looks up the names of proxies.
+    - `connect_s` limits the look-up by `Names`. After the look-up, `connect_s` limits the time to connect, from zero.
+    - `first_byte_s` and `total_s` include the time to connect, but not the look-up by `Names`.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.
@@ -194,7 +193,7 @@ class CurlFetcher:
                 await self._addresses(target, limit_s, proxy)
 
     async def _addresses(self, target: Target, limit_s: float, proxy: str | None) -> tuple[str, ...]:
-        """Return the addresses to connect to for `target`. Return an empty tuple if no look-up is needed.
+        """Return the addresses to connect to for `target`. Return an empty tuple to leave the choice to libcurl.
 
         - If an address is configured for the host and port (`_resolve`), return only this address.
         - If a proxy is used, or the host is an IP address or means loopback, return an empty tuple.

@@ -71,11 +71,12 @@ class Closed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """The egress rules of a crawl. Networks in `deny` are closed, except for addresses in `allow`.
+    """The egress rules of a crawl: which addresses its requests may connect to.
 
-    All other ordinary public unicast addresses are open.
-
-    - `bound`: `allow` opens only addresses that are also in these networks. None: no such restriction.
+    - `allow`: these networks are open, even if they are private or in `deny`.
+    - `deny`: these networks are closed, each for a reason. By default they include all private and local networks.
+    - Addresses in neither list: IPv4 addresses and the IPv6 addresses in 2000::/3 are open. All others are closed.
+    - `bound`: `allow` opens only addresses that are also in these networks. None: `allow` opens all its networks.
     - `closed`: endpoints that always stay closed.
     - `excluded`: a function that returns the exclusion that covers an address now, None if there is none.
 

@@ -202,7 +202,7 @@ class CurlExchange:
             self._resolve(target, addresses)
 
     def specialise(self, proxy: str | None) -> None:
-        """Set the method and body of the request that `begin` got, and the proxy's URL. Do not reuse the handle."""
+        """Set the method, body and proxy of the request that `begin` got. The handle then serves only this request."""
         curl, request = self.curl, self._request
         if request.body:
             curl.setopt(pycurl.POSTFIELDS, request.body)

@@ -1,9 +1,11 @@
-"""Estimates how long servers keep idle connections, from connections that were closed before the next request.
+"""Estimates how long each server keeps idle connections, so that few requests are sent on a closed connection.
 
-A server may close an idle connection just as the next request is sent on it. The request is then lost, and the
-estimate becomes the time for which the connection was idle. Later requests use a new connection if the old one has been
-idle for about that long. Each such request raises the estimate a little, so an idle connection is eventually tried
-again. If that request succeeds, the estimate is removed. If it is lost, the estimate is set again.
+- A server may close an idle connection just as a request is sent on it. The request is then lost. The time for which
+  the connection was idle becomes the estimate for this server.
+- If a connection has been idle for about the estimated time, the next request uses a new connection instead.
+- Each use of a new connection for this reason raises the estimate by 1 %. So an idle connection is tried again later.
+- If the request on the idle connection succeeds, the estimate is removed. If the request is lost, the estimate is set
+  anew.
 """
 
 from collections import OrderedDict
@@ -18,7 +20,7 @@ MAX_SERVERS: Final = 10_000
 A later request to that server may be lost, which sets its estimate anew."""
 
 _MARGIN: Final = 0.75
-"""An idle connection is used for this share of the estimated time. The rest is a margin."""
+"""An idle connection is used until this share of the estimated time has passed. Later requests use a new connection."""
 
 _RAISED_BY: Final = 1.01
 _MIN_PAUSE_S: Final = 0.25

@@ -141,7 +141,10 @@ class Names:
     def _start_queued(self) -> None:
         """Start a thread for each queued look-up, the oldest first, while fewer than MAX_LOOKUPS threads run.
 
-        If the system refuses a thread, the look-ups stay queued. If no thread runs either, all queued look-ups fail.
+        If the system refuses a thread, the result depends on the other look-ups:
+
+        - If at least one look-up is running, the queued look-ups stay queued. They start later.
+        - If none is running, all queued look-ups fail.
         """
         while self._queued and self._running < MAX_LOOKUPS:
             thread = threading.Thread(target=self._run, args=(self._queued[0],), name="names", daemon=True)

@@ -116,7 +116,7 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Close the fetchers whose egress rules are no longer used. Do not close those with a fetch under way.
+        """Keep the fetchers for the egress rules in `used`, and close all others that have no fetch under way.
 
         `used`: the fetchers that crawls still use, as `under` returned them.
         """

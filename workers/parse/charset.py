@@ -86,7 +86,11 @@ def codec_of(label: str) -> str | None:
 
 
 def is_ascii_based(codec: str) -> bool:
-    """Return True if bytes below 0x40 are always ASCII in `codec`. Markup is then found without decoding."""
+    """Return True if tags can be found in a page in `codec` without decoding the page.
+
+    This needs a codec in which the bytes of `<`, `>`, `=`, quotes and spaces never belong to another character. UTF-8
+    is such a codec, UTF-16 is not.
+    """
     return codec not in _NOT_ASCII_BASED
 
 

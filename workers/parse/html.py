@@ -81,9 +81,9 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 
     - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
       Both are in document order.
-    - `links_cut`: the number of links beyond `max_links_per_page`, which are left out. The actual number may be greater
-      if the page has over ten times as many links as allowed.
-    - `cut_links`: the first of the links that are left out.
+    - `links_cut`: how many links are left out, because the page has more than `max_links_per_page`. This is a minimum
+      if the page has over ten times as many links as allowed, because the rest of the page is not read.
+    - `cut_links`: the hrefs of some of the links that are left out, at most MAX_EXAMPLES.
     - `feeds`: the RSS and Atom feeds that the page names.
     """
 
