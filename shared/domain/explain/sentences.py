@@ -285,10 +285,12 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
 
 
 def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return how the scope would judge a link to `url`, a URL that the crawl does not know.
+    """Return (host, verdicts): how each rule of the scope judges a link to `url`, a URL that the crawl does not know.
 
-    The result is the host on which the page with the link is assumed to be, and the verdict of each rule of the scope.
-    If the crawl has URLs of the host of `url` (`host_known`), it is that host. Otherwise it is the first seed's host.
+    The verdicts depend on the host of the page that has the link. This host is assumed, and is returned as `host`:
+
+    - If the crawl has URLs of the host of `url` (`host_known`): the host of `url`.
+    - Otherwise: the host of the first seed.
     """
     host = host_of(url)
     via = host if host_known else host_of(spec.seeds[0].url)

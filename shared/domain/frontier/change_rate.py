@@ -74,11 +74,14 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `still_s`: the seconds for which the page is known to be unchanged, since the estimate was last updated. Time
-        before the change and time after the change are added up.
+        `still_s`: for how many seconds since the last update of the estimate the page is known to be unchanged.
 
         Example: The estimate was last updated on Monday. A sitemap read on Wednesday shows no change. A sitemap read on
-        Saturday dates the change to Friday. `still_s` is three days: Monday to Wednesday, and Friday to Saturday.
+        Saturday gives Friday as the date of the last change.
+
+        - Monday to Wednesday, and Friday to Saturday: the page is known to be unchanged. So `still_s` is three days.
+        - Wednesday to Friday: the page may have changed more than once, because a sitemap dates only the last change.
+          So these two days do not count.
         """
         still_s = min(max(still_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))

@@ -18,27 +18,28 @@ GREATEST: Final = b"\xff" * 16
 
 
 class CommandKind(StrEnum):
-    """The kinds of command that an operator can send to the owners of a crawl's partitions.
+    """The kinds of command that operators and the leader send to the owners of partitions.
+
+    HOST_POLICY, UNBLOCK_HOST and EXCLUDE are for all crawls. Every other command is for one crawl.
 
     - RETRY_FAILED queues a crawl's failed URLs again.
     - RETRY_UNANSWERED queues only those failed URLs again that got no HTTP status, such as those of a host that was
       given up.
     - DELETE removes every row of a crawl.
-    - HOST_POLICY applies the present policy of `host`, for all crawls.
-    - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures, for all crawls. It ends no block
-      of a policy.
-    - DELETE_SEEDS takes seeds that were never fetched out of the queue: those at `places`, each (host, fingerprint).
-      With `all` it removes every seed except those at `places`. Seeds in shards that no worker has begun are recalled
-      first.
+    - HOST_POLICY applies the present policy of `host`.
+    - UNBLOCK_HOST ends the back-off of `host` after its own 429s, 503s and failures. It ends no block of a policy.
+    - DELETE_SEEDS removes seeds from the queue. A seed that was fetched before is kept. Without `all`, the command
+      removes the seeds at `places`, each (host, fingerprint). With `all`, it removes all seeds except those at
+      `places`. Seeds in shards that no worker has begun are recalled first.
     - DELETE_SEEDS_BETWEEN removes every seed whose fingerprint is greater than `above` and at most `upto`, except those
       at `places`. Several such commands can keep more seeds than one message can name.
-    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. It is applied only after
-      the seeds that the same change added to the set.
+    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. The change of a seed set
+      that causes the command may also add seeds. An owner stores the added seeds before it applies the command.
     - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it does
       the opposite: a stored page that waits for its next fetch gets the state DONE.
-    - EXCLUDE excludes the queued URLs that the exclusion `target` covers, for all crawls. `revision` is the first
-      revision of the exclusions that contains it. With `withdraw` it also removes the stored data of such URLs from
-      pages, exports and items.
+    - EXCLUDE excludes the queued URLs that the exclusion `target` covers. `revision` is the first revision of the
+      exclusions that contains `target`. With `withdraw` it also removes the stored data of such URLs from pages,
+      exports and items.
     - RESCOPE applies a crawl's scope, changed at `revision`, to the URLs found before. It excludes queued URLs that the
       new scope does not admit. It queues again URLs that the earlier scope excluded and the new scope admits. It also
       queues again URLs that the page limit of their host excluded, if the host may now give more pages.

@@ -12,10 +12,13 @@ from shared.domain.ids import CrawlId, Partition, Revision
 class CrawlRow(Struct, frozen=True):
     """The stored row of a crawl. `spec` is the JSON of its active revision.
 
-    - `active_ms`: for how long the crawl was active, at the time of the read. A crawl is active while it is SEEDING or
-      RUNNING.
+    A pool's clock is the total time in ms during which the pool could work. A crawl's active time is measured by the
+    clock of its pool, and grows only while the crawl is SEEDING or RUNNING.
+
+    - `active_ms`: the crawl's active time when the row was read.
     - `active_pool`: the pool whose clock now measures the active time. None: the active time does not grow now.
-    - `active_zero_ms`: the value to subtract from the pool's clock (ms) to get the active time. 0 without a pool.
+    - `active_zero_ms`: the value of the pool's clock at which the active time would be 0. At a later moment, the active
+      time is the value of the clock minus `active_zero_ms`. 0 without a pool.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -39,9 +42,10 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key by which the leader records that it has begun to publish the crawl's seeds.
+        """The key of the publication of seeds that the crawl needs while its state is SEEDING.
 
-        While the crawl is SEEDING, the leader publishes all its seeds once for each key.
+        The key consists of the crawl's id, revision and `operator_version`. The leader does not begin a publication
+        while another one with the same key is running.
         """
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
@@ -93,11 +97,12 @@ class CrawlChanges(Struct, frozen=True):
     - `mark`: the position of this read, to pass to the next read.
     - `rows`: the new row of each crawl that changed, None for a deleted crawl. The first read returns the row of each
       crawl that is seeding, running or paused.
-    - `recent`: the versions of the crawls with the latest changes. Consecutive reads overlap: `recent` also has a few
-      changes that the caller has read before.
+    - `recent`: the versions of the crawls that changed last. The first read returns none. Each read begins a few
+      changes before the end of the previous read. So some versions are known to the caller already. The caller keeps
+      `recent` until the next read, which returns no row for a known version.
     - `compared`: the crawls whose stored version this read compared with the version known to the caller, to find
-      missed changes. They are the crawls that the caller named, and a few unfinished crawls in turn. Most of them are
-      unchanged. A changed one is also in `rows`.
+      missed changes. These are the crawls that the caller named, and a few unfinished crawls in turn. Most of these
+      crawls are unchanged. If a compared crawl has changed, its new row is in `rows`.
     - `counted`: the crawls whose counters changed.
     - `clocks`: for each pool, the total time in ms during which the pool could work.
     - `positions`: for each partition, the position in the reports up to which its owner has applied them.

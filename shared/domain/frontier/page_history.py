@@ -53,19 +53,18 @@ class PageHistory(Struct, frozen=True):
 
     - `version`: the number of the page's newest version, from 1.
     - `compared`: how many comparisons `changes` records, at most REMEMBERED.
-    - `changes`: one bit for each comparison, 1 if the page had changed. Bit 0 is the newest.
+    - `changes`: one bit for each comparison. For a page: 1 if the page had changed. For a sitemap: 1 if the fetch found
+      something new. Bit 0 is the newest comparison.
     - `checked_ms`: when the newest comparison was made (Unix ms, whole seconds). Before the first comparison: when the
       page was first fetched.
-    - `rate`: the page's estimated rate of change, as `ChangeRate.code`. 0 if there is no estimate.
+    - `rate`: a rate, encoded as `ChangeRate.code`. For a page: its estimated rate of change. For a sitemap: the rate at
+      which the sitemap is fetched. 0 if there is no rate.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
     - `followed`: the expected share of the page's changes that have a sign. 0 is none, 128 about half, 255 is all.
-    - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`
-      since the newest comparison.
-
-    In the history of a sitemap, a bit of `changes` is 1 if the fetch found something new. `rate` is the rate at which
-    the sitemap is fetched.
+    - `known_ms`: when an owner last updated `rate` because of a sign of change (Unix ms, whole seconds). Each
+      comparison sets `known_ms` to 0.
     """
 
     version: int = 1

@@ -185,16 +185,13 @@ def _with_rate(
     adaptive: AdaptiveSchedule | None,
     now_ms: int,
 ) -> PageHistory:
-    """Return `history` with the page's rate of change as estimated after this fetch.
+    """Return `history` with the page's rate of change after this fetch.
 
-    - If `finding` is CHANGED or UNCHANGED: the rate before the fetch, updated with this finding.
-    - Otherwise: the rate that `history` has. If `history` has no rate: the rate before the fetch.
+    `known` is the page's history before the fetch. `history` is the history after the fetch, except for its rate.
 
-    The rate before the fetch is the rate in `known`. If no comparison or sign of change has updated the rate in `known`
-    yet, it is the rate that is assumed for a new page.
-
-    - `history`: the page's history after the fetch, in which only the rate is not updated yet.
-    - `known`: the page's history before the fetch.
+    - If `finding` is CHANGED or UNCHANGED: update the rate with this finding.
+    - Otherwise: keep the rate of `history`. If `history.rate` is 0, as for a new page, set it to the rate before the
+      fetch (`rate_before`). For a new page this is an assumed rate.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):

@@ -41,9 +41,12 @@ REFUSING_ROW: Final = 3
 last 20 answers were."""
 
 SLOWED_LEAST_MS: Final = 100
+"""A 429 raises the delay of its host to at least this many ms, unless the spec's `max_delay_s` is lower."""
+
 SPEEDS_UP_BY: Final = 32
-"""A 429 sets `HostHealth.slowed_ms` to twice the host's delay, and to at least SLOWED_LEAST_MS. Each usable response
-reduces `slowed_ms` by 1/SPEEDS_UP_BY of it."""
+"""The delay that 429s set for a host (`HostHealth.slowed_ms`) becomes shorter by 1/32 with each usable response.
+
+A usable response is any response but a 429 or 503."""
 
 FOREVER_MS: Final = 253_402_300_799_000
 """The end of a block that never ends by itself, in Unix ms: the last second of the year 9999."""
@@ -133,8 +136,9 @@ class HostHealth(Struct, frozen=True):
     - `unreachable`: the number of failures in a row. Any response sets it to 0.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
-    - `recent`: a 1 bit, followed by one bit for each of the last `WINDOW` responses: 1 for a 429 or 503, else 0. Bit 0
-      is the newest response.
+    - `recent`: the last `WINDOW` responses as the bits of an integer. A bit is 1 for a 429 or 503, else 0. Bit 0 is the
+      newest response. Above the oldest response is one more bit, always 1, which marks the end. For example, `recent`
+      is 0b1010 after the responses 200, 429 and 200.
     - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
     - `silent_since_ms`: when the host first failed or became `refusing` since its last usable response. A usable

@@ -1,8 +1,13 @@
 """Decide when a stored page is fetched again: as soon as the value of a fetch reaches a threshold, the price.
 
-The value of a fetch is the time for which it makes the stored page fresh: equal to the page on the server. The value
-grows with the time since the last fetch (`value_s`). It stays below 1/D for a page with the rate of change D. So a page
-that changes very often never reaches the price. It is fetched only every `max_s` seconds.
+A stored page is fresh while it equals the page on the server. The value of a fetch is the time for which the fetch is
+expected to make the stored page fresh (`value_s`). Two facts follow:
+
+- The value grows with the time since the last fetch. A fetch is useful only if the page has changed, and a change
+  becomes more likely with time.
+- The value is limited. A page with D changes a second changes again after 1/D seconds on average. So the value stays
+  below 1/D. If 1/D is below the price, the value never reaches the price. Such a page is fetched only every `max_s`
+  seconds, the longest wait of the spec.
 
 An owner computes one price for the pages of a crawl in its partition (`solved`). At this price the pages need as many
 requests a day as the owner may start. The owner counts the pages by bucket, a range of rates of change (`bucket_of`).
@@ -26,14 +31,17 @@ are four buckets apart."""
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""The four numbers of a host's `SignalTrust` are halved whenever the sum `still` + `due` exceeds this limit. So old
-comparisons count less than new ones."""
+"""Limits how much `SignalTrust` remembers of a host's signs of change: old observations count less than new ones.
+
+`SignalTrust` sums up its observations in four numbers. Each observation raises `still` or `due`, two of these numbers.
+If `still` + `due` exceeds this limit, the next observation halves all four numbers.
+"""
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores signs of change of pages whose rate of change is at least `_SIGN_WORTH` / price (in seconds).
+"""`solved` ignores the signs of change of pages that change too often: rate of change x price >= `_SIGN_WORTH`.
 
-The value of fetching such a page stays below the price, or only just reaches it. So even a page that surely has changed
-is not fetched for its sign.
+The highest value of fetching a page is 1/rate. For these pages, 1/rate is below the price or hardly above it. So even a
+page that has surely changed is not worth a fetch.
 """
 
 _SMALL: Final = 1e-3
@@ -127,7 +135,10 @@ def solved(
     signalled: Sequence[float] = (),
     followed: Sequence[int] = (),
 ) -> RecrawlSchedule:
-    """Return the schedule with the lowest price at which the budget suffices for all pages.
+    """Return the schedule that fetches pages as often as the budget of requests allows.
+
+    A page is fetched again when the value of a fetch reaches the price. With a lower price, pages are fetched more
+    often. The schedule has the lowest price that keeps the budget.
 
     A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
 
@@ -135,10 +146,12 @@ def solved(
     - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
       exceeds it.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-    - `signalled`: for each bucket, a sum over its pages. A page with signs for all its changes adds 1. A page with
-      signs for half of its changes adds 0.5.
-    - `followed`: for each bucket, the number of pages that have signs for any of their changes. Without `followed` the
+    - `signalled`: for each bucket, the sum over its pages of the share of a page's changes that have signs.
+    - `followed`: for each bucket, the number of its pages for which this share is above 0. Without `followed` the
       result is less exact.
+
+    For example, a bucket has three pages. The first has signs for all its changes, the second for half of its changes,
+    the third for none. Then `signalled` is 1.5 for this bucket, and `followed` is 2.
     """
     # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -177,9 +190,9 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
-    - `pages`: the number of these pages. 0 if the caller of `solved` gave no such number (`followed`).
-    - `signalled`: a sum over these pages. A page with signs for all its changes adds 1. A page with signs for half of
-      its changes adds 0.5.
+    - `pages`: the number of these pages. 0 if the number is unknown.
+    - `signalled`: the sum over these pages of the share of a page's changes that have signs. For example, one page with
+      signs for all its changes and one page with signs for half of its changes: `pages` is 2, `signalled` is 1.5.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -225,14 +238,15 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How reliable a host's signs of change are. A sign of change is the date of a page in a sitemap or feed.
 
-    Each time a page is fetched again, the fetch shows if the page has changed. Signs can be wrong in two ways. For each
-    way there are two numbers: how many pages it happened to, and how many it would happen to if signs were random. The
-    second number follows from the pages' rates of change.
+    Each time a page is fetched again, the fetch shows if the page has changed. These fetches are counted:
 
-    - A page with a sign has not changed. `wrong`: the observed number. `still`: the number for random signs.
-    - A page without a sign has changed. `missed`: the observed number. `due`: the number for random signs.
+    - `wrong`: how many fetches found no change, though the page had a sign.
+    - `still`: the value of `wrong` that is expected if signs were random. Signs are reliable if `wrong` is much lower.
+    - `missed`: how many fetches found a change, though the page had no sign.
+    - `due`: the value of `missed` that is expected if signs were random. Most changes have signs if `missed` is much
+      lower.
 
-    Signs are reliable if `wrong` is much lower than `still`.
+    The expected values are computed from the pages' rates of change. Old fetches count less than new ones.
     """
 
     wrong: float = 0.0

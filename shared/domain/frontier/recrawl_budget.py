@@ -43,9 +43,12 @@ class Share(Struct, frozen=True):
 
 
 def share(pages_before: int, pages: int, pages_all: int) -> Share:
-    """Return the share of a partition that has `pages` of the `pages_all` pages of a crawl.
+    """Return the slots of a partition that has `pages` of the `pages_all` pages of a crawl, as a Share.
 
-    `pages_before`: the number of pages in all partitions with a lower number. The share begins after their shares.
+    A Share is an interval of numbers. The intervals of the partitions follow one another in the order of the partition
+    numbers. `pages_before`: the number of pages in all partitions with a lower number.
+
+    For example, `share(10, 20, 100)` returns the interval from 10 % to 30 % of all numbers.
     """
     every = max(pages_all, pages_before + pages, 1)
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)

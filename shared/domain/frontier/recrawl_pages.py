@@ -49,18 +49,23 @@ day, and 3 of the changes have signs. Then the page is in the bucket of 1 change
 """
 
 SIGNALLED: Final = "signalled"
-"""The key of PageCounts for the sum of `PageHistory.followed` over the pages of each bucket.
+"""A key of PageCounts, for a sum over the pages of each bucket: which share of a page's changes has signs.
 
-`PageHistory.followed` is the expected share of a page's changes that have a sign: 0 is none, 255 is all. The
-bucket of a page follows from all its changes (`signalled_bucket`). For example, a page that changes 4 times a day, 3 of
-them with signs, adds 191 (3/4 of 255) to the bucket of 4 changes a day.
+A page adds the share that is expected for its changes (`PageHistory.followed`): 0 is none, 255 is all.
+For its bucket, all changes of the page count, with and without signs (`signalled_bucket`).
+
+For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the bucket
+of 4 changes a day.
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""The key of PageCounts for the number of pages in each bucket that are expected to have signs of change.
+"""A key of PageCounts. Its numbers show, for each bucket, how many pages are expected to have signs of change.
 
-These are the pages whose `PageHistory.followed` is not 0. The bucket of a page follows from all its changes. For
-example, a page that changes 4 times a day, 3 of them with signs, adds 1 to the bucket of 4 changes a day.
+A page adds 1 if `PageHistory.followed` is above 0. For its bucket, all changes of the page count, with and without
+signs (`signalled_bucket`).
+
+For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 1 to the bucket of 4 changes a
+day.
 """
 
 SITEMAPS: Final = "sitemap_rates"
@@ -157,11 +162,16 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the rate of change that is assumed for a page until two of its fetches were compared.
 
-        The result is encoded (`ChangeRate.code`). If the crawl's budget allows to fetch each page once a week, the rate
-        is one change a week. But it is at least one change in the longest wait that `interval` allows. And it is at
-        most one change in the geometric mean of the shortest and the longest wait.
+        The result is encoded (`ChangeRate.code`). A page is assumed to change as often as it would be fetched if the
+        budget were spread evenly over all pages. For example, the budget suffices for 100 requests a day, and there are
+        700 pages. Then each page would be fetched every 7 days, so the rate is one change in 7 days. The rate has two
+        bounds:
 
-        `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+        - At least one change in the longest wait of `interval`.
+        - At most one change in the geometric mean of the shortest and the longest wait of `interval`.
+
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1. The partition may use this part of
+        the crawl's budget.
         """
         # The lowest rate is one change in the longest interval, the highest is that of a crawl without a budget.
         equal = 1 / self.equal_s(part)
@@ -197,11 +207,14 @@ class RecrawlPages:
 
 
 class AdaptiveSchedule(Struct, frozen=True):
-    """The waits of a crawl's pages at `now_ms` (Unix ms), by their rates of change (recrawl policy `adaptive`).
+    """Computes how long a page or sitemap of a crawl waits for its next fetch (recrawl policy `adaptive`).
 
-    A sign of change is a date in a sitemap or feed that is later than the page's last fetch.
+    A page's wait depends on its rate of change and on its signs of change. A sign of change is a date in a sitemap or
+    feed that is later than the page's last fetch.
 
-    `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+    - `pages`: the counts of the crawl's pages in this partition, and its budget of requests.
+    - `part`: the part of the crawl's pages that is in this partition, from 0 to 1.
+    - `now_ms`: the present time (Unix ms).
     """
 
     pages: RecrawlPages
@@ -221,10 +234,15 @@ class AdaptiveSchedule(Struct, frozen=True):
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the expected share of a page's changes that have a sign. 0 is none, 255 is all.
+        """Return the value for `PageHistory.followed`: for which share of a page's changes a useful sign is expected.
 
-        The share is the same for all pages of a host, and 0 if the host's signs are not trusted. One exception: it is 0
-        for a page that changes so often that even a known change is not worth a fetch.
+        0 is none, 255 is all.
+
+        - If the host's signs are not trusted: 0.
+        - If the page changes so often that even a known change is not worth a fetch: 0. Its signs are of no use.
+        - Otherwise: the share of all changes on the host that have a sign (`HostSignals.followed`).
+
+        Arguments:
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `signals`: what is stored of the signs of change of the page's host.
@@ -263,10 +281,14 @@ class AdaptiveSchedule(Struct, frozen=True):
 
 
 def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
-    """Yield what a page or sitemap with this history adds to its crawl's counts, as (kind, bucket, number).
+    """Yield what a page or sitemap with this history adds to its crawl's counts, as (kind of count, bucket, number).
 
-    The kind is one of COUNTED. The bucket is a range of rates of change (`recrawl.bucket_of`). Yield nothing if
-    `history` is None or has no rate. `page`: False for a sitemap or feed.
+    - A page adds 1 to RATES. If some of its changes are expected to have signs, it also adds 1 to FOLLOWED_PAGES, and
+      `history.followed` to SIGNALLED.
+    - A sitemap or feed (`page` is False) adds 1 to SITEMAPS.
+    - If `history` is None or has no rate, yield nothing.
+
+    A bucket is a range of rates (`recrawl.bucket_of`).
     """
     if history is None or not history.rate:
         return
@@ -303,9 +325,10 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
 
 def first_rate(interval: PageInterval) -> int:
-    """Return the code (`ChangeRate.code`) of the rate of change that is assumed for a new page if no budget is known.
+    """Return the rate of change that is assumed for a new page if no budget is known, encoded as `ChangeRate.code`.
 
-    It is one change in the geometric mean of the shortest and the longest interval.
+    A new page is assumed to change once in a certain time. This time is the geometric mean of the shortest and the
+    longest wait of `interval`. For example, with waits from 1 to 100 days the time is 10 days.
     """
     return prior(1000.0 / (interval.min_ms * interval.max_ms) ** 0.5).code
 

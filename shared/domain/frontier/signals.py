@@ -25,10 +25,14 @@ The value 0 means that no change is expected to have one.
 """
 
 SITEMAP_PART: Final = 5.0
-"""Determines the shortest wait between two fetches of a sitemap with the recrawl policy `adaptive`.
+"""With the recrawl policy `adaptive`, a sitemap is fetched at most once for this many page fetches of its host.
 
-The wait is the time in which the crawl fetches this many pages of the sitemap's host. That time is computed as if all
-pages of the crawl were fetched equally often. The spec's bounds of the wait have precedence."""
+The shortest wait of the sitemap is the time in which the crawl fetches this many pages of the host. The time is
+computed as if all pages of the crawl were fetched equally often. For example, the host has 50 pages, and the budget
+allows to fetch each page every 10 days. That is 5 page fetches a day, so the sitemap waits at least a day.
+
+The spec's bounds of the wait have precedence.
+"""
 
 _STORED: Final = struct.Struct(">ffffI")
 
@@ -49,9 +53,9 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """The expected share of the changes of the host's pages that have a sign. 0 is none, 255 (FOLLOWED) is all.
+        """The share of the host's page changes for which a sign is expected: 0 is none, 128 half, 255 (FOLLOWED) all.
 
-        If `trusted` is False, it is 0.
+        0 if `trusted` is False.
         """
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
@@ -96,24 +100,27 @@ def signals_of(stored: bytes | None) -> HostSignals:
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
-    """Return the code (`ChangeRate.code`) of a page's rate of change after a sitemap or feed gave a date for the page.
+    """Return a page's new rate of change after a sitemap or feed gave a date for the page.
 
-    `known`: the page's rate of change before. Times are Unix ms, here in their usual order:
+    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page. The page counts as
+    unchanged in two spans of time: from `known_ms` to `read_ms`, and from `lastmod_ms` to `now_ms`.
 
-    - `known_ms`: when the page was last fetched, or when an earlier date last updated `known`, whichever is later.
-    - `read_ms`: when a sitemap of the host was read before. It did not yet show the change.
-    - `lastmod_ms`: when the page changed, by the date that the sitemap or feed gives now.
-    - `now_ms`: the present time, at which that date was read.
+    `known` is the rate of change up to now. The times are Unix ms, here in their usual order:
+
+    - `known_ms`: when `known` was last updated, by a fetch of the page or by an earlier date.
+    - `read_ms`: when a sitemap of the host was last read before now. This sitemap did not show the change yet.
+    - `lastmod_ms`: the date that the sitemap or feed gives now for the change.
+    - `now_ms`: the present time.
     """
-    # If the date is right, the page did not change from `known_ms` to `read_ms`, nor from `lastmod_ms` to `now_ms`.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket in which a page is counted if only its changes without a sign are considered.
+    """Return the bucket of the rate from which a page's wait for its next fetch is computed (`waiting_code`).
 
-    A bucket is a range of rates of change (`recrawl.bucket_of`).
+    A bucket is a range of rates of change (`recrawl.bucket_of`). Only changes without a sign count. For example, a page
+    changes 4 times a day, and 3 of the changes have signs. Then the result is about the bucket of 1 change a day.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
     - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
@@ -134,11 +141,12 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket for the counts of pages that have signs (SIGNALLED and FOLLOWED_PAGES in `recrawl_pages`).
+    """Return the bucket in which a page with signs of change is counted (SIGNALLED and FOLLOWED_PAGES).
 
-    A bucket is a range of rates of change (`recrawl.bucket_of`).
+    A bucket is a range of rates of change. `recrawl.bucket_of` uses the estimated rate. This function uses a lower
+    rate, because an estimate from few comparisons is often too high (`ChangeRate.cautious`).
 
-    `code`: the rate of all changes of the page, with and without signs, as `ChangeRate.code`.
+    `code`: the estimated rate of all changes of the page, with and without signs, as `ChangeRate.code`.
     """
     return bucket_of(prior(decoded(code).cautious).code)
 

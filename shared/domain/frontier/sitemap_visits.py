@@ -44,11 +44,12 @@ def judge_sitemap(
 ) -> PageVerdict:
     """Return the new state of a sitemap or feed after a fetch.
 
-    - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
+    - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done. A fetch finds something
+      new if `found` is True, and the content of this sitemap has changed.
     - `decision`: the result of `failure.decide` for the fetch.
-    - `found`: True if a sitemap of the host has listed a new URL, or a later date of a page, since the previous fetch
-      of this sitemap. A fetch finds something new if `found` is True and the content of this sitemap has changed.
-    - `pages`: the number of stored pages of its host.
+    - `found`: True if any sitemap of the host, this one or another, has listed a new URL or a later date of a page
+      since the previous fetch of this sitemap.
+    - `pages`: the number of stored pages of the host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.
     """
