@@ -81,10 +81,11 @@ def test_links_that_no_spec_follows_come_last_and_advise_nothing() -> None:
     assert (alone.ways(SPEC), alone.too_narrow(SPEC)) == ([], "")
 
 
-def test_links_that_an_earlier_scope_left_out_need_no_other_one() -> None:
+@pytest.mark.parametrize("reason", ["other_host", "other_port", "other_domain", "outside_prefix"])
+def test_links_that_an_earlier_scope_left_out_need_no_other_one(reason: str) -> None:
     """They were told with `--scope domain`, which is narrower than the scope that follows them."""
     wide = parse_spec({"seeds": ["http://a.test/"], "scope": {"mode": "any"}})
-    losses = of({"other_host": 2}, other_host=TWIN)
+    losses = of({reason: 2}, **{reason: TWIN})
     assert losses.links(wide)[0].endswith("; the present scope follows them")
     assert (losses.ways(wide), losses.ways(SPEC) != []) == ([], True)
 

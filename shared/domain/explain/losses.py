@@ -193,13 +193,14 @@ def _without_page(reason: str, spec: CrawlSpec) -> bool:
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if `mode` is now `any` for all hosts, and the reason is another host, port or domain.
+    """Return True if `mode` is now `any` for all hosts, and the reason is another host, port, domain or path prefix.
 
     An earlier scope excluded links for this reason, and the mode `any` admits all of them. For the mode `domain` the
     result is False, because this mode admits only some links to other hosts.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
-    return reason in (Rule.HOST, Rule.PORT, Rule.DOMAIN) and spec.scope.mode is ScopeMode.ANY and not narrower
+    places = (Rule.HOST, Rule.PORT, Rule.DOMAIN, Rule.PREFIX)
+    return reason in places and spec.scope.mode is ScopeMode.ANY and not narrower
 
 
 def _same_domain(example: ExcludedLinkExample) -> bool:
