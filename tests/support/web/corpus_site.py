@@ -32,7 +32,7 @@ http {{
     absolute_redirect off;
     keepalive_timeout 300s;
     keepalive_requests 1000000;
-    open_file_cache max=20000 inactive=300s;
+    open_file_cache max=4000 inactive=300s;
     open_file_cache_valid 300s;
     client_body_temp_path {home}/body;
     proxy_temp_path {home}/proxy;
