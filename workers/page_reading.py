@@ -90,7 +90,8 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       the requisites of a page, and 1 more for each stylesheet and redirect in between.
     - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds).
-    - `outlinks`: the argument for `OutlinkResolver.acknowledged` once the links are reported. None: do not call it.
+    - `outlinks`: an argument for `OutlinkResolver.acknowledged` once the links are reported, as are `feeds` and
+      `requisites`. None: do not call it.
 
     Numbers of links:
 

@@ -8,8 +8,8 @@ An item is stored once the outcome of its page is accepted. If the outcome is mi
 waits in the table until `ItemTable.settle` stores or drops it.
 
 If the stream drops messages before they are read (`items_age_s`, `items_bytes`), their items are missing in the table.
-This is logged, counted and raised as an alarm. A message that can never be applied becomes a dead letter, so that the
-next ones are applied. If the disk is full, the write is retried.
+This is logged, counted and raised as an alarm. A message that cannot be decoded, or that the database refuses for good,
+becomes a dead letter. So the next ones are applied. If the disk is full, the write is retried.
 """
 
 import asyncio

@@ -130,7 +130,7 @@ class Dispatch:
         return plan
 
     def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): it is not stopped, and has budget left.
+        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): not stopped, and its budget allows it.
 
         A crawl that fetches pages again, or whose requisites do not use the page budget, may dispatch without budget
         left.

@@ -25,7 +25,7 @@ class Malformed(ValueError):
 class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One URL of a shard, and what a worker needs to fetch it.
 
-    - `attempt`: the number of this attempt, from 1; `hops`: the number of redirects in a row that led to the URL.
+    - `attempt`: the number of this attempt, from 1; `hops`: as in `Link`.
     - `etag`, `last_modified`: the validators of the stored page, for a conditional request.
     - `stored_ms`: when the fetch of the stored page began (Unix ms), 0 if no page is stored.
     - `digest`: the sha1 of the stored page's payload, empty if no page is stored. An equal payload is not stored again.
@@ -223,8 +223,9 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 
 
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A discovered URL. `hops` is the number of redirects in a row that led to it (0: an ordinary link or a seed).
+    """A discovered URL. `hops`: how many redirects, sitemap indexes or stylesheets in a row led to it.
 
+    A seed or an ordinary link of a page has 0 `hops`.
     `kind` is what the URL was found as (a shared.domain.frontier.states.UrlKind value). `extra` is the number of extra
     hops on the way to the URL.
     """

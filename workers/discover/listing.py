@@ -45,7 +45,7 @@ class ListingReader:
 
     The last batch may be smaller. `dates`: also read the `lastmod` of entries.
 
-    These attributes are valid after the iteration:
+    `form` is valid after the first batch, `problem` and `entries` after the iteration:
 
     - `form`: the form of the file. None: it is neither a sitemap nor a feed.
     - `problem`: why the file was not read to its end, in words. Empty if it was.

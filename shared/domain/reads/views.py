@@ -142,7 +142,8 @@ class SeedView(Struct, frozen=True):
     """What a crawl stores of one URL, in the form for lists of seeds.
 
     - In a list of the crawl's seeds, every URL is a seed.
-    - In an answer about URLs that the caller has named, a URL may also be a link that is no seed. `context` is None.
+    - In an answer about URLs that the caller has named, a URL may also be a link that is no seed. There `context`
+      is always None.
 
     `status` and `fetched_at_ms` are None before the first fetch.
     """

@@ -53,7 +53,7 @@ def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
     If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error. Bytes after
-    the end of gzip, deflate and zstd data are ignored. Bytes after the end of br data are an error.
+    the end of gzip, deflate and zstd data are ignored. Bytes after the end of br data in the same piece are an error.
     """
     if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)

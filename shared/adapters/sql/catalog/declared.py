@@ -168,7 +168,7 @@ def turn_locked(
     For RESET this is the new crawl that replaces it. Errors, after which nothing is written:
 
     - IllegalTransition: the state of the crawl does not allow the verb.
-    - NoRecrawl: the verb is REFRESH, but the spec fetches each page only once.
+    - NoRecrawl, a kind of IllegalTransition: the verb is REFRESH, but the spec fetches each page only once.
     """
     recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
     if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:
