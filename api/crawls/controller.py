@@ -69,9 +69,9 @@ _LONGEST_S: Final = 60.0
 """Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""Maximum crawls with queued URLs that a call of `_reopen` examines in a new leader's first round over all crawls."""
-_EXAMINED_AGAIN: Final = 10
-"""Maximum crawls with queued URLs that a call of `_reopen` examines in each later round over all crawls."""
+"""How many crawls with queued URLs each call of `_reopen` examines, until the leader has examined every crawl once."""
+_EXAMINED_LATER: Final = 10
+"""How many crawls with queued URLs each call of `_reopen` examines, after the leader has examined every crawl once."""
 
 
 def _none() -> None:
@@ -226,11 +226,11 @@ class CrawlController:
 
     # --- on the leader ------------------------------------------------------------------------------------------------
 
-    async def list_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
+    async def replace_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
         """Replace `self.specs` by a new record of the published specs, and return the record.
 
-        `published`: by crawl, what the spec that workers read says now; None if the spec cannot be read. The next pass
-        decides on every crawl again.
+        The next pass then decides on every crawl again. `published`: for each crawl with a published spec, the revision
+        of that spec, and if the spec says that the crawl is deleted or paused. None if the spec cannot be read.
         """
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}
@@ -405,7 +405,7 @@ class CrawlController:
 
     async def _reopen(self) -> None:
         late = set(self._known.late)
-        max_count = _EXAMINED_AGAIN if self._examined_all else EXAMINED
+        max_count = _EXAMINED_LATER if self._examined_all else EXAMINED
         reopened, further = await self._store.reopen(self._examined, max_count, late)
         self._known.late -= late
         self._examined = further or CrawlId(0)

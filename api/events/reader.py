@@ -68,11 +68,10 @@ class EventCursor:
 
     @property
     def is_past_kept(self) -> bool:
-        """True once `next` has returned all stored events that the client asked for.
+        """True once `next` has returned every event after the cursor's start that was stored before `open`.
 
-        - If the cursor also reads stored events: the events after its start that were stored when `open` was called.
-        - If the cursor reads only new events (`after=None`): the client asked for no stored event. The value is always
-          False.
+        If no such event was stored, the value is True as soon as `open` has returned. For a cursor that reads only new
+        events (`after=None`), the value is always False.
         """
         return self._kept_to is not None and self._position >= self._kept_to
 
@@ -123,8 +122,14 @@ class EventCursor:
     def caught_up(self, state: EventsState) -> None:
         """Move the position to the last sequence in `state`, past events of other subjects.
 
-        The caller must first see `next` return no event after `state` was read. Otherwise, events of this cursor's
-        subjects may be skipped. The position stays the same if the stream may have been replaced.
+        The caller must keep this order, or else events of this cursor's subjects may be skipped:
+
+        1. Read `state`.
+        2. Call `next`.
+        3. Only if `next` returned nothing, call `caught_up(state)`. Then all events between the position and the last
+           sequence in `state` are of other subjects.
+
+        If the stream may have been replaced, the position stays the same.
         """
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)

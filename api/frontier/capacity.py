@@ -192,9 +192,9 @@ class BudgetReservation:
     def page_share(self, partition: Partition) -> Share:
         """Return this partition's share of the requests for stored pages that the crawl may start per day.
 
-        The share is in proportion to the partition's stored pages. Example: partition 0 has 3/4 of the crawl's pages,
-        and partition 1 has 1/4. Then partition 0 gets 3/4 of the requests. The shares of two partitions never have a
-        request in common.
+        Each request has a number. A `Share` is a range of these numbers. The ranges of the partitions do not overlap,
+        and their lengths are in proportion to the stored pages. Example: partition 0 has 3/4 of the crawl's stored
+        pages, and partition 1 has 1/4. Then partition 0 gets the lowest 3/4 of the numbers, and partition 1 the rest.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

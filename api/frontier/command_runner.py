@@ -93,7 +93,7 @@ class CommandRunner:
         if run.kind == CommandKind.RESCOPE:
             return await self._scope_in_force(run)
         if run.kind == CommandKind.REDISCOVER:
-            return await self._visits_in_scope(run)
+            return await self._rediscover_may_run(run)
         applied = own.position.discovery_seq
         if passes_again(run) and not await self._seeds_given_back(run):
             return False
@@ -126,11 +126,11 @@ class CommandRunner:
         return not any(held.live(now) and held.excluded(exclusions) for held in self._own.leases)
 
     async def _seeds_given_back(self, run: CommandRun) -> bool:
-        """Return True if no lease that has a grant contains a URL that the next chunk of this SEED_SET withdraws.
+        """Return True if the next chunk of this SEED_SET may run: no worker has a URL that the chunk withdraws.
 
-        - If there are such leases: mark these leases as `recalled`, and return False. When the worker of a recalled
-          lease next asks to extend its grant, the owner answers `stop`.
-        - If SQL cannot be read now: return False.
+        A worker has the URLs of a lease once the lease has got a grant. If a worker has a URL that the chunk withdraws,
+        mark its lease as `recalled`, and return False. The owner then answers `stop` when the worker asks to extend its
+        grant. If SQL cannot be read now, return False.
         """
         own = self._own
         try:
@@ -169,13 +169,15 @@ class CommandRunner:
             return False
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
-    async def _visits_in_scope(self, run: CommandRun) -> bool:
-        """Return True if the next chunk of a REDISCOVER may run, or if the crawl is deleted.
+    async def _rediscover_may_run(self, run: CommandRun) -> bool:
+        """Return True if the next chunk of this REDISCOVER may run, or if the crawl is deleted.
 
         Return False in these cases:
 
         - This owner does not use the wider scope yet.
-        - A lease of an earlier spec revision is left. If no worker has begun any of these leases, end them.
+        - A worker has begun a lease of an earlier spec revision, and this lease has not ended.
+        - There are leases of an earlier spec revision, and no worker has begun any of them. This call then ends up to
+          `_LEASES_AT_ONCE` of these leases.
         - The next chunk must read pages, and this master cannot read the archive.
         - SQL cannot be read now.
         """

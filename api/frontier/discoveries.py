@@ -129,11 +129,16 @@ def _message(
 
 
 def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mapping[int, DispatchCrawl]:
-    """Return the messages whose links the present scope must judge: a mapping from index in the batch to crawl.
+    """Return which messages of the batch must be checked against the present scope of their crawl.
 
-    These are messages with seeds, and messages whose links a worker judged under an earlier revision of the spec. A
-    crawl whose spec cannot be used is left out, because nothing of it is dispatched.
+    The result maps the index of a message in the batch to the crawl of this message. It has two kinds of messages:
+
+    - messages with seeds: workers do not check seeds,
+    - messages with links that a worker checked under an earlier revision of the spec.
+
+    Messages of an unknown crawl are left out, and messages of a crawl whose spec cannot be used.
     """
+    # While the spec of a crawl cannot be used, no URL of the crawl is dispatched.
     found: dict[int, DispatchCrawl] = {}
     for place, (mark, links, _) in enumerate(batch.messages):
         crawl = crawls.find(mark.crawl_id)
@@ -145,24 +150,24 @@ def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mappi
 
 
 def judged(
-    batch: DiscoveryTransaction, crawls: Mapping[int, DispatchCrawl], names: Mapping[int, str]
+    batch: DiscoveryTransaction, crawls: Mapping[int, DispatchCrawl], host_names: Mapping[int, str]
 ) -> DiscoveryTransaction:
-    """Return the batch with the links of some messages judged by the present scope of their crawl.
+    """Check the links of some messages against the present scope of their crawl. Return the batch with the results.
 
-    - `crawls`: which messages to judge, from `links_to_judge`. A key is the index of a message in the batch. The value
+    - `crawls`: which messages to check, from `links_to_judge`. A key is the index of a message in the batch. The value
       is the crawl of that message.
-    - `names`: by host id, the names of the hosts of the pages that have the links. If a name is missing, a link is
-      judged as if its page was on the same host as the link.
+    - `host_names`: maps host ids to host names, for the hosts of the pages on which the links were found. If the name
+      for a page is missing, its links are checked as if the page was on the same host as the link.
     """
     messages = list(batch.messages)
     for place, crawl in crawls.items():
         mark, links, refused = messages[place]
-        messages[place] = (mark, tuple(_judged(link, crawl, names) for link in links), refused)
+        messages[place] = (mark, tuple(_judged(link, crawl, host_names) for link in links), refused)
     return replace(batch, messages=tuple(messages))
 
 
-def _judged(link: DiscoveredLink, crawl: DispatchCrawl, names: Mapping[int, str]) -> DiscoveredLink:
-    via_host = names.get(link.via_host, link.host) if link.via_host else None
+def _judged(link: DiscoveredLink, crawl: DispatchCrawl, host_names: Mapping[int, str]) -> DiscoveredLink:
+    via_host = host_names.get(link.via_host, link.host) if link.via_host else None
     found = found_beyond(
         crawl.scope,
         link.url,

@@ -89,18 +89,19 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `caught_up`: the number of the lease's newest grant when the question arrived. None if the lease had no grant, or
-      if the visit needed no new grant (for example, the visit had the live grant already).
+    - `newest_grant`: the number of the lease's newest grant when the question arrived. The owner has applied all
+      outcomes under this grant that were published before the question. None if the lease had no grant, or if the
+      question asks for no new grant (for example, the visit has the live grant already).
 
-    The owner has applied the outcomes of the grant `caught_up` that were published before the question. If the lease
-    has got a newer grant since, outcomes of the newer grant may be missing. The worker must then ask again.
+    While the question waits, the lease may get another grant. The owner may then not have applied the outcomes under
+    that grant. So the answer is that the worker must ask again.
     """
 
     lease_id: LeaseId
     delivery: int
     holder: str
     asked: float
-    caught_up: int | None
+    newest_grant: int | None
     reply: Answer | None = None
 
 
@@ -175,7 +176,7 @@ class GrantService:
                     ask.reply = Wait(max(_NOT_YET_MS, int(seconds * 1000) + 1))
                 case MayGrant(held, expired):
                     # While this question waited for outcomes, another grant may have begun and expired.
-                    behind = held.grant is not None and ask.caught_up != held.grant.number
+                    behind = held.grant is not None and ask.newest_grant != held.grant.number
                     if behind or any(other is held for _, other in granting):
                         ask.reply = Wait(_NOT_YET_MS)
                     else:

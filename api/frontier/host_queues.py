@@ -10,11 +10,11 @@ A new owner does not have the times of the last fetches:
 
 A host has one queue for each crawl. These queues take turns at the host (`host_shares`). Each crawl has a line of hosts
 that wait for capacity of the crawl's pool (`lines`). When a queue has its turn and the host is due, the host enters the
-line of the queue's crawl. Then the queue that has the next turn at this host follows, and the host enters the line of
-that queue's crawl, too:
+line of the queue's crawl.
 
-- at once, if the first crawl may not dispatch,
-- otherwise after `PASS_S` seconds, so that a crawl that waits for capacity does not block the host.
+A crawl that waits for capacity must not block the host. Example: a host has queues of the crawls A and B, and A has the
+turn. The host enters A's line. If the host still waits in A's line after `PASS_S` seconds, the turn passes to B. The
+host then enters B's line, too, and stays in A's line. If A may not dispatch at all, the turn passes to B at once.
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.

@@ -87,7 +87,8 @@ class OutcomeBatch:
     def outcome(self, message: Outcome, arrived: float | None = None) -> None:
         """Decide what one outcome message changes, and add that to the batch.
 
-        `arrived`: when the owner received it (`Clock.elapsed`), None for now. The host has rested at least since then.
+        `arrived`: when the owner received the message (`Clock.elapsed`), None for now. The host's last response ended
+        `quiet_ms` before that. If the message ends the visit, the host's next delay counts from that end.
         """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -326,10 +327,9 @@ class OutcomeBatch:
         reason: str | None,
         flags: int | None = None,
     ) -> None:
-        """Add to the batch that a leased URL gets the new state `state`, and update the counters.
+        """Add to the batch that a leased URL gets the state `state`, and update the counters. `reason`: why, or None.
 
         - `rank`: the sort key of a QUEUED URL, or the due time of a WAITING URL (Unix ms).
-        - `reason`: why the URL failed, waits or was excluded, None without a reason.
         - `flags`: the new flags of the URL's row. None: its flags stay as they are.
         """
         crawl_id, host_id = held.row.crawl_id, held.row.host_id

@@ -73,7 +73,7 @@ class CrawlSpecPublisher:
             listed = await self._coordinator.list(self._keys.crawls)
             entries = ((self._keys.crawl_of(key), entry) for key, entry in listed.entries.items())
             published = {crawl_id: _state_in(entry) for crawl_id, entry in entries if crawl_id is not None}
-            self._specs = await self._controller.list_specs(published)
+            self._specs = await self._controller.replace_specs(published)
             self._listed_at = now
         await self._controller.once()
         for crawl_id, action in list(self._specs.todo.items()):
