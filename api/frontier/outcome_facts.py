@@ -126,9 +126,9 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return the numbers of a page's excluded links by reason, as text for SQL; None if no link was excluded.
+    """Return the number of a page's excluded links by reason, as text such as `depth 3`. None: no link was excluded.
 
-    `revision`: the revision of the spec. If it is above 1 and the scope excluded a link, the text contains it, too.
+    If the scope excluded a link and the spec's `revision` is above 1, append the revision, as in `depth 3;scope 2`.
     """
     if not result.left_out:
         return None

@@ -51,8 +51,9 @@ class FrontierSettings(Struct, frozen=True):
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
-    - `first_claim_rests`: decides on the hosts of a partition that had no host when this owner claimed it. True: a
-      host gets its first request only after its delay, counted from the claim. False: it gets the request at once.
+    - `first_claim_rests`: matters only if the partition was empty (never had a host) when this owner claimed the
+      partition. True: the first request to a host waits until the host's delay has passed since the claim. False: the
+      first request to a host is sent at once.
     """
 
     partitions: int = 64
@@ -86,15 +87,15 @@ class Ownership:
     All tasks of the owner share it.
 
     - `in_hand`: by kind, the broker's time (Unix ns) of the oldest report that is read but not applied.
-    - `with_contexts`: by crawl, True if any of its URLs in this partition has a seed context. If a crawl is missing,
-      that must be read from SQL.
+    - `with_contexts`: True for a crawl if any of its URLs in this partition has a seed context (labels or a source).
+      A crawl without an entry was not looked up in SQL yet.
     - `orphans_suspected`: True if the broker may have a shard without a lease. Then the next sweep searches the
       broker's visit queues for shards without a lease.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `tuned`: notified when settings change. Ends the sweep's regular pause (`sweep_interval_s`).
-    - `unswept`: notified when something may need repair. Ends the additional pause that the sweep makes while nothing
-      needs repair.
+    - `tuned`: notified when settings change. Wakes the sweep from its pause of `sweep_interval_s` after each round.
+    - `unswept`: notified when something may need repair. Wakes the sweep from a longer pause. The sweep makes this
+      longer pause only after a round that leaves nothing to repair.
     """
 
     def __init__(
@@ -178,9 +179,16 @@ class Ownership:
         self.unswept.notify()
 
     def rescoping(self, crawl_id: CrawlId, now: float) -> bool:
-        """Return True while queued URLs of the crawl may be outside its scope, because the scope was changed.
+        """Return True if queued URLs of the crawl may be outside its scope, because the scope was changed.
 
-        For `_COMMANDS_UNREAD_S` seconds after the claim, this is True for every crawl whose spec was ever changed.
+        After a change, the command `rescope` applies the new scope to the queued URLs. These cases count:
+
+        - The owner is applying a `rescope` of the crawl.
+        - The spec was changed, and the `rescope` may not have reached the owners yet.
+        - The spec was ever changed, and the owner claimed the partition less than `_COMMANDS_UNREAD_S` seconds ago.
+          The owner may then have an unread `rescope`.
+
+        Return False if the crawl is not loaded for dispatch.
         """
         crawl = self.crawls.get(crawl_id)
         if self.commands.rescopes(crawl_id) or crawl is None:

@@ -264,10 +264,15 @@ class PoolShares:
         return crawl
 
     def _push(self, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Place a crawl in the order of its pool by its virtual time, behind crawls with the same virtual time.
+        """Update a crawl's place in `known.order`, the order in which the crawls of a pool get capacity.
 
-        A crawl that is shut or has no demand leaves the order.
+        The place is by the crawl's virtual time, behind crawls with the same virtual time. Two kinds of crawls have no
+        place in the order:
+
+        - crawls that may not dispatch at present (`shut`)
+        - crawls that need no more capacity (`lines` is empty)
         """
+        # An earlier entry of the crawl stays in the heap, and is ignored because its number is not `crawl.entry`.
         if not crawl.lines or crawl.shut:
             crawl.entry = 0
             return

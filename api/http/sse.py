@@ -86,9 +86,9 @@ class EventStream(Response):
     """A response that streams events until the client disconnects or no event can follow.
 
     - `following`: the cursor from which the response gets the events. The caller opens it, and the response closes it.
-    - `gap`: which events may be missing before the first one, None if none is. It is sent first.
-    - `events`: tells the sequence of the newest event in the broker. While no event comes for this client, the response
-      moves the cursor there.
+    - `gap`: the events that may be missing before the first event. The gap is sent first. None: no event is missing.
+    - `events`: used only to read the sequence of the newest event in the broker. If no event is for this client, the
+      response moves the cursor to that sequence. A client that connects again then does not resume from an old place.
     - `streams`: the limit of open streams. The response ends when `streams` is closed, because the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.

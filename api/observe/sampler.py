@@ -67,7 +67,7 @@ class StatsSampler:
     ) -> None:
         """Set up the sampler.
 
-        - `counts` decides which crawls have a name of their own in metrics.
+        - `counts` decides which crawls metrics show under their own names. The other crawls are shown as one sum.
         - `owned` returns the partitions of this master.
         - `read_s`: the seconds between two reads.
         """

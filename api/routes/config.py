@@ -15,7 +15,7 @@ from api.schemas.config_values import (
     ConfigValueInput,
     Scalar,
     Setting,
-    names_like,
+    names_to_suggest,
     setting_of,
     tag_of,
     value_body,
@@ -154,7 +154,7 @@ def _setting(name: str) -> Setting:
     """Return the setting with this name. If there is none, raise ApiProblem (404), which suggests a similar name."""
     setting = setting_of(name)
     if setting is None:
-        hint = did_you_mean(name, names_like(name))
+        hint = did_you_mean(name, names_to_suggest(name))
         raise ApiProblem(ProblemKind.NOT_FOUND, f"there is no setting {name!r}", hint=hint)
     return setting
 

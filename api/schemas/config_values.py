@@ -34,11 +34,11 @@ _POOLS: Final = "pools"
 _LOG_LEVEL: Final = "log_level"
 _GRANT: Final = "master.grant_s"
 _FROM_START: Final = frozenset((_GRANT, *(f"worker.{name}" for name in WorkerValues.model_fields)))
-"""Settings of which each member has its own value: the value with which the member was started.
+"""Settings that can differ by member, because each member is started with its own value.
 
-This value holds if the configuration sets no other. The API then shows null as the effective value. Other settings,
-except `log_level`, have one default for all members.
+While the configuration does not set such a setting, the API shows null as its effective value.
 """
+# `log_level` is not in this set, but `_effective` treats it in the same way.
 
 _UNITS: Final[Mapping[str, Literal["s", "bytes", "days", "ratio"]]] = {
     "_s": "s",
@@ -126,12 +126,13 @@ def setting_of(name: str) -> Setting | None:
     return None
 
 
-def names_like(name: str) -> Iterable[str]:
-    """Return the names of settings among which the caller searches for the one that is most like `name`.
+def names_to_suggest(name: str) -> Iterable[str]:
+    """Return the names that a hint may suggest instead of the misspelled `name`. The caller picks the most similar one.
 
-    `name` is misspelled. The result has the settings that apply to all pools. If the first part of `name` is no section
-    such as `worker`, its second part may be a pool. The result then also has the settings of that pool.
-    For example, `names_like("pools.eu.max_visit")` includes `pools.eu.max_visits`.
+    The result has the names of all settings outside of pools, such as `worker.max_visits`.
+    If `name` does not begin with a section such as `worker`, it may be meant as `pools.POOL.SETTING`. Then the result
+    also has the settings of the pool in the second part of `name`.
+    For example, `names_to_suggest("pool.eu.max_visit")` includes `pools.eu.max_visits`.
     """
     first, _, rest = name.partition(".")
     pool = rest.partition(".")[0]

@@ -49,9 +49,9 @@ class PageSummary(Model):
 
 
 class EarlierFetch(Model):
-    """A fetch of a page's URL, but not the fetch whose page is stored.
+    """Any fetch of a page's URL, except the fetch that gave the stored page.
 
-    The fetch was earlier than the stored page, or it was later and gave no page.
+    The fetch is an earlier fetch or, in spite of the name, a later fetch that gave no page.
     """
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")

@@ -29,18 +29,17 @@ FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 etcd then allocates two log files of 64 MB each. It panics if the disk is too full for them."""
 
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The number of free bytes that any start after the first needs, if etcd must still allocate its next log file.
+"""The number of free bytes that a later start of a cluster needs, if etcd must still allocate a log file.
 
-The log file takes 64 MB, and 2 * ROOM_BYTES remain free. If the log file is allocated already, a start needs only
-ROOM_BYTES."""
+etcd takes 64 MB of these bytes for the file. The rest remains free as a reserve."""
 
-_AHEAD: Final = "0.tmp"
-"""The name of etcd's next log file, which etcd allocates in advance."""
+_NEXT_LOG: Final = "0.tmp"
+"""The name of etcd's next log file. etcd allocates the file in advance, before it writes to the file."""
 
-_AHEAD_BYTES: Final = 64_000_000
-"""The size on the disk, in bytes, from which etcd's next log file counts as allocated.
+_NEXT_LOG_BYTES: Final = 64_000_000
+"""The minimum size on the disk, in bytes, at which etcd's next log file is already allocated.
 
-If the file is smaller or missing, a start needs space for the file: AGAIN_BYTES."""
+If the file is smaller or missing, etcd must still allocate it."""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"
@@ -122,11 +121,17 @@ class ClusterFolder:
             raise
 
     def _needed_bytes(self) -> int:
+        """Return the number of bytes that must be free on the disk for a start.
+
+        - The first start of a cluster: FIRST_BYTES.
+        - A later start, and etcd has already allocated its next log file: ROOM_BYTES.
+        - Any other later start: AGAIN_BYTES.
+        """
         log = self.etcd / "data" / "member" / "wal"
         if not log.is_dir():  # etcd renames it to this name after its first file is allocated
             return FIRST_BYTES
         with contextlib.suppress(OSError):  # a running etcd may have renamed the file just now
-            if (log / _AHEAD).stat().st_blocks * 512 >= _AHEAD_BYTES:
+            if (log / _NEXT_LOG).stat().st_blocks * 512 >= _NEXT_LOG_BYTES:
                 return ROOM_BYTES
         return AGAIN_BYTES
 

@@ -19,10 +19,12 @@ log = structlog.get_logger("orb.crawl")
 
 
 def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
-    """Return True if the crawl in the folder is finished with this spec. Return False while the database is busy.
+    """Return True if this run has finished the crawl in the folder, and the crawl's stored spec equals `spec`.
 
-    `before_ms`: when an earlier run finished the crawl (Unix ms). The crawl must have finished again after that time.
-    None: no earlier run finished the crawl.
+    Return False while the database is busy.
+
+    `before_ms`: the time at which an earlier run finished the crawl (Unix ms). While the crawl still has this finish
+    time, this run has not finished the crawl. None: no earlier run finished the crawl.
     """
     if not folder.database.is_file():
         return False

@@ -1,5 +1,7 @@
 """The code of forked processes: the fork server itself, and the start of a role (a master or worker) that it forks.
 
+"The command" is the `orb` process, such as `orb crawl`, that started the fork server and asks it for roles.
+
 The fork server only imports modules. Before each fork, `_check` verifies that the fork server has one thread and no
 unexpected file descriptors. A role gets its own session, environment, output and command line. Python seeds
 `random` anew in a forked process, so random numbers do not repeat.
@@ -113,9 +115,9 @@ def _forked(request: ForkRequest, requests: socket.socket, parent: int, received
 def _play(request: ForkRequest, parent: int, adopted: int, received: Sequence[int]) -> NoReturn:
     """Run a role until it ends, and end this process with its exit code.
 
-    - `parent`: the process id of the command.
-    - `adopted`: the read end of a pipe. This process reads from the pipe, and so waits until the fork server closes the
-      write end. By then, the command is the parent of this process.
+    - `parent`: the process id of the `orb` command that asked for the role.
+    - `adopted`: the read end of a pipe. The role waits until the fork server closes the write end. The fork server does
+      that once this process has become a child of the `orb` command.
     - `received`: the file descriptors of the request: a channel to the command, the output, and those to inherit.
     """
     code = 1
