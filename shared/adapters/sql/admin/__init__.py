@@ -1,1 +1,5 @@
-"""Work on whole databases: dump and load, integrity checks, retention, and the processes that use a database."""
+"""Work on whole databases.
+
+Copies a database (dump and load), checks its integrity, deletes rows after their retention time, and finds out if a
+process has the database open.
+"""

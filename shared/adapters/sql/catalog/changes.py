@@ -28,17 +28,21 @@ _URL_SQLITE: Final = text(
     f"SELECT {_URL} FROM urls u JOIN hosts h ON h.host_id = u.host_id"
     " WHERE u.crawl_id = :crawl_id AND u.host_id = :host_id AND u.fingerprint BETWEEN :fingerprint AND :via LIMIT 1"
 )
-# `Arrays` gives each parameter the type of the column of `urls` with the same name. So the last fingerprint of a range
-# has the name of another column with fingerprints.
 _URLS_POSTGRESQL: Final = Arrays(
     f"SELECT {_URL} FROM {{rows}} JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id"
     " AND u.fingerprint BETWEEN v.fingerprint AND v.via JOIN hosts h ON h.host_id = u.host_id",
     schema.urls,
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
-"""The query on PostgreSQL for the URLs in several ranges of fingerprints. Each range is of one crawl and host.
+"""The query on PostgreSQL that finds the URLs in several ranges of fingerprints.
 
-The parameter `fingerprint` is the first fingerprint of a range. The parameter `via` is the last fingerprint."""
+The query gets one row of parameters for each range:
+
+- `crawl_id` and `host_id`: find only URLs of this crawl on this host.
+- `fingerprint`: the first fingerprint of the range.
+- `via`: the last fingerprint of the range. `Arrays` gives a parameter the type of the column of `urls` with the same
+  name. So this parameter borrows the name of another column with fingerprints.
+"""
 
 _NEWEST: Final = text(
     "SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint"

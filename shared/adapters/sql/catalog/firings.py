@@ -151,12 +151,13 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply a queued verb to its crawl, because the run of the crawl has ended. Update the schedule's history.
+    """Apply a verb that a schedule queued for a crawl until the crawl's run ended. Update the schedule's history.
 
     `waiting`: the schedule, the due time and the crawl for which the verb was queued.
 
-    Return the name of the schedule. If a line of the history has changed, return this line too. The line has one
-    outcome for all crawls of the schedule. The effect on one crawl may leave this outcome as it was.
+    Return the name of the schedule, and the history's line for the due time if this call changed the line. The line has
+    one outcome for all crawls of the schedule. If the verb was applied to another of these crawls before, the outcome
+    is `fired` already. Then this call does not change the line.
 
     Return None, and write nothing, in these cases:
 
@@ -164,8 +165,8 @@ def fire_queued(
     - The schedule is paused or deleted.
     - Another run of the crawl has begun.
 
-    Raise OwnershipLost if a later leader has claimed the schedules. Raise ScheduleUnreadable if a later version wrote
-    the schedule or the line.
+    Raise OwnershipLost if a later leader has claimed the schedules. Raise ScheduleUnreadable if a later version of this
+    program wrote the schedule or the line.
     """
     pass_fence(connection, term)
     effects, lines = schedule_effects, schedule_firings
@@ -358,12 +359,14 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if a verb of the schedule, queued at an earlier due time, still waits for the crawl's run to end.
+    """Return True if the schedule has a queued verb for this crawl already, so that `verb` need not be queued, too.
 
-    `verb`: the present verb of the schedule. Always return False in these cases:
+    A queued verb waits for the crawl's run to end. Any queued verb of the schedule counts, even if it is not `verb`.
+
+    Always return False in these cases:
 
     - The schedule is not set to queue its verb (`Overlap.QUEUE`).
-    - `verb` begins no run of a crawl.
+    - `verb`, which is to be applied now, does not begin a run of a crawl.
     """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False

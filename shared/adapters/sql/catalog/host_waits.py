@@ -50,8 +50,9 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    The field `rest_s` is the time since the last visit of the host, as a negative number. If the last visit was 3
-    seconds ago, `rest_s` is -3. Then the caller must call `waits.rested`, which adds the delay of the host to `rest_s`.
+    The caller must pass each result to `waits.rested`, because `rest_s` does not include the host's delay yet. Here
+    `rest_s` is minus the seconds since the last visit, such as -3. `waits.rested` adds the delay, such as 5. The sum 2
+    says that the host must rest for 2 more seconds.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
@@ -60,8 +61,9 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
     """Return at most `max_count` hosts on which the crawl has URLs that are due or wait for their due time.
 
-    The field `rest_s` is the time since the last visit of the host, as a negative number. If the last visit was 3
-    seconds ago, `rest_s` is -3. Then the caller must call `waits.rested`, which adds the delay of the host to `rest_s`.
+    The caller must pass each result to `waits.rested`, because `rest_s` does not include the host's delay yet. Here
+    `rest_s` is minus the seconds since the last visit, such as -3. `waits.rested` adds the delay, such as 5. The sum 2
+    says that the host must rest for 2 more seconds.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """

@@ -297,8 +297,8 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the latest fetch of each page."""
-    newest: dict[_Place, PageItems | None] = {}  # The type allows None for `_outdated`, which changes this dictionary.
+    """Return, for each page, the items of its latest fetch in `fetched`. Only `_outdated` later sets values to None."""
+    newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
@@ -377,10 +377,11 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 
 @lru_cache
-def _last(page: bool) -> TextClause:
-    """Return a query that skips `:offset` items after the id `:after`, and returns the id of the next item, if any.
+def _last_scanned(page: bool) -> TextClause:
+    """Return a query for the id of the last item that one read of the list examines. The next read begins after it.
 
-    If `page` is True, the query reads only items of the page `:page`.
+    With the `:offset` 4999, this is the 5,000th item after the id `:after`. The query finds nothing if there are fewer
+    items. If `page` is True, only items of the page `:page` count.
     """
     here = " AND r.fingerprint = :page" if page else ""
     return text(
@@ -409,7 +410,7 @@ def listing(
     items = [_stored(row) for row in rows]
     if len(shown) < len(listed) or len(listed) == max_count:
         return items, shown[-1]
-    last = connection.execute(_last(which.page is not None), place | {"offset": SCANNED - 1}).scalar()
+    last = connection.execute(_last_scanned(which.page is not None), place | {"offset": SCANNED - 1}).scalar()
     return items, None if last is None else bytes(last)
 
 

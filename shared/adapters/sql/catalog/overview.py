@@ -101,10 +101,14 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are queued, and how many seconds ago the longest-waiting queue was served.
+    """Return how many URLs of the crawls are due, and the seconds since the longest-waiting queue was served.
 
-    A queue is served when a shard of its URLs is sent out or comes back. The result covers at most QUEUES queues: those
-    of each crawl and partition that were served least recently. The field `more` is True if there are more queues.
+    URLs that still wait for their due time do not count. A queue is served when a shard of its URLs is sent out or
+    comes back.
+
+    The call reads at most QUEUES queues in all, in equal shares for each pair of crawl and partition. A share consists
+    of the least recently served queues. If queues were left out, the field `more` is True, and the count is a lower
+    bound.
     """
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))
