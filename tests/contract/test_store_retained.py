@@ -360,7 +360,7 @@ def test_host_without_crawl_or_setting_is_deleted(on_store: OnStore) -> None:
 def test_old_hosts_are_checked_in_steps_shorter_with_more_queues(
     on_store: OnStore, monkeypatch: pytest.MonkeyPatch, max_count: int
 ) -> None:
-    monkeypatch.setattr(old_hosts, "LOOKED_UP", max_count)
+    monkeypatch.setattr(old_hosts, "MAX_QUEUES_READ", max_count)
     monkeypatch.setattr(old_hosts, "_CRAWLS", 2)
     hosts = [f"h{number:02}.test" for number in range(12)]
 

@@ -9,12 +9,14 @@ The target of a seed's redirect replaces the seed:
 - `include` and the traps do not apply to it.
 - In mode prefix it must lie below the path of a seed of the spec. Seeds of uploads and seed sets do not count.
 
-With `extra_hops`, a crawl also follows links that lead out of the scope:
+With `extra_hops`, a crawl also follows links that lead out of the scope. Each URL then has a number of extra hops. The
+number is 0 for a URL in scope. A URL whose number exceeds `extra_hops` is excluded. A link gives its target a number:
 
-- A link from a page in scope is an extra hop if only `mode` or `include` excludes the link.
-- A link from a page beyond the scope is one more extra hop. The way to a URL has at most `extra_hops` of them.
-- A link to the host, domain or prefix of a seed of the spec leads back into the scope, if `include` admits the URL. In
-  mode any, every link that `include` admits leads back.
+- From a page with 0: the target has 0 if the scope admits the link, and 1 if only `mode` or `include` excludes the
+  link. In mode host, for example, a link to the host of another seed gives 1.
+- From a page with more, such as 2: the target has 3, but 0 if the link leads back into the scope. A link leads back if
+  `include` admits the URL, and the URL is on the host, domain or prefix of a seed of the spec. In mode any, every link
+  that `include` admits leads back.
 """
 
 import re
@@ -341,9 +343,12 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        - A seed of the spec is on `host`: the path of `url` must begin with the prefix of a seed on `host`.
-        - No seed is on `host`: the path must begin with the prefix of any seed. In addition, `host` must equal
-          `via_host`. After a redirect of a seed, `host` may also be another host of `via_host`'s registrable domain.
+        Only seeds of the spec count here. Seeds of uploads and seed sets do not count.
+
+        - If some of these seeds are on `host`, the path of `url` must begin with the prefix of one of them.
+        - If none of these seeds is on `host`, an uploaded seed or a redirect has led to `host`, for example. The path
+          must begin with the prefix of at least one of these seeds, whatever the host of the seed. In addition, `host`
+          must be `via_host`. If `redirect` is True, another host of the registrable domain of `via_host` is enough.
 
         `via_host`: the host of the page or redirect that led to the URL. `redirect`: True if only redirects lie
         between a seed and the URL.

@@ -19,8 +19,8 @@ from shared.domain.ids import CrawlId, Revision
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 """The exclusion reasons that are rules of the spec's scope. Another scope may admit URLs excluded for these reasons.
 
-The robots.txt of a site, exclusions, budgets and deletions of seeds also exclude URLs. Their reasons are not in this
-set."""
+These are all members of ExclusionReason except ROBOTS. The reasons of exclusions, budgets and deletions of seeds are no
+members of ExclusionReason."""
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
@@ -131,13 +131,16 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return the argument `extra` of `CompiledScope.hops_beyond` for a URL that is stored.
+    """Return the number of extra hops on the way to the page or redirect that led to a stored URL.
 
-    - A link led to the URL (`hops` is 0): return `extra - 1`, but at least 0.
-    - A redirect led to the URL (`hops` is greater): return `extra`.
+    An extra hop is a link that leads out of the scope, or on from there. The number is computed from the URL's row:
 
-    `extra`: the stored number of extra hops on the way to the URL. `hops`: the number of redirects in a row that led to
-    the URL.
+    - `extra` is the stored number of extra hops on the way to the URL itself.
+    - If a link led to the URL (`hops` is 0), the link was one of the `extra` hops. Return `extra - 1`, or 0 if `extra`
+      is 0.
+    - If a redirect led to the URL (`hops` is greater), the redirect counts as no extra hop. Return `extra`.
+
+    `hops`: the number of redirects in a row that led to the URL.
     """
     return extra if hops else max(0, extra - 1)
 

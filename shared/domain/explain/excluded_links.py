@@ -169,10 +169,11 @@ def may_be_admitted(row: str | None) -> bool:
     return bool(row) and not BY_SCOPE.isdisjoint(decoded(row))
 
 
-def judged_by(row: str | None) -> int:
-    """Return the revision that is stored with the page's counts of excluded links (SCOPE), or 1 if there is none.
+def earliest_judging_revision(row: str | None) -> int:
+    """Return the earliest revision of the spec whose scope can have judged the page's links.
 
-    The scope of this revision, or of a later one, has judged the page's links. No earlier scope has.
+    For example, 3 means that a worker judged the links at revision 3 or a later one. The result is the revision that is
+    stored with the page's counts (key SCOPE), or 1 if no revision is stored.
 
     `row`: the page's counts of excluded links, as the text that `encoded` returned.
     """

@@ -23,10 +23,10 @@ _SENT_FOR: Final[dict[str, Callable[[Connection, CrawlId], Revision | None]]] = 
     CommandKind.RESCOPE: scope_revision,
     CommandKind.REDISCOVER: widened_revision,
 }
-"""For each kind of command: a function that finds the revision for which the leader sends this command at present.
+"""For each kind of command: a function that finds the latest of a crawl's revisions that require this command.
 
-This is the latest of a crawl's revisions that require the command. The function returns None if no revision requires
-the command. The leader no longer sends the command for earlier revisions."""
+The leader sends the command for this revision only, not for earlier ones. The function returns None if no revision
+requires the command."""
 
 
 def revision_command(connection: Connection, command_id: str) -> CommandProgress | None:
@@ -49,16 +49,16 @@ def revision_command(connection: Connection, command_id: str) -> CommandProgress
     applied = connection.execute(
         select(func.count()).select_from(commands).where(commands.c.id == command_id)
     ).scalar_one()
-    if row is None or not (applied or _is_next(connection, kind, crawl_id, revision)):
+    if row is None or not (applied or _is_latest(connection, kind, crawl_id, revision)):
         return None
     return CommandProgress(command_id, kind, crawl_id, applied, row.partitions, row.created_at_ms)
 
 
-def _is_next(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
-    """Return True if `revision` is the revision for which the leader sends a command of this kind at present.
+def _is_latest(connection: Connection, kind: str, crawl_id: CrawlId, revision: Revision) -> bool:
+    """Return True if `revision` is the latest revision of the crawl that requires a command of this kind.
 
-    This is the latest revision that requires the command, even if the command was already sent. The first revision of
-    a crawl requires no command. Return False for a kind that is not in `_SENT_FOR`.
+    Example: revisions 3 and 5 changed the scope. For a RESCOPE command, only revision 5 gives True. The result does not
+    depend on whether the command was sent. Return False for revision 1, and for a kind that is not in `_SENT_FOR`.
     """
     sent_for = _SENT_FOR.get(kind)
     try:

@@ -3,12 +3,12 @@
 The transactions are the same plain functions of a Connection that SQLite runs on its thread. Owners of different
 partitions write concurrently, since each locks only the row of its partition.
 
-An owner that stops inside a transaction keeps this lock for about `idle_in_transaction_s`. Then its session is ended:
+If an owner hangs inside a transaction, its session is ended after about `idle_in_transaction_s` (4 s). This releases
+the lock of the owner:
 
-- If the owner stopped between two statements, the server ends it.
-- If the owner stopped inside a statement, a master that waits for the lock ends it (blockers.py).
-
-A master waits longer than this for a lock: `lock_s`. So it gets the lock.
+- If the owner hangs between two statements, the server ends the session.
+- If the owner hangs inside a statement, another master that waits for the lock ends the session (blockers.py). This
+  master waits up to `lock_s` (6 s). So the lock is released before the master gives up.
 """
 
 import asyncio

@@ -337,7 +337,8 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
 def _delete(connection: Connection, command: CommandRun) -> int | None:
     """Delete one chunk of the crawl's rows in the partition. Return where the next chunk begins, or None at the end.
 
-    The rows of URLs come first, host by host, and the queue of a host after its URLs.
+    - First, the hosts are deleted one after the other: the rows of a host's URLs, then the queue of the same host.
+    - After the last host, the crawl's rows that belong to no host are deleted.
     """
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)

@@ -282,9 +282,9 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known URLs. Return the known URLs that commands in progress may change.
+    """Insert new URLs, and merge links into known URLs. Return the URLs to which commands in progress still apply.
 
-    For example, a retry command may still queue a returned URL that failed. Commands skip all other URLs of the call.
+    For example, a failed URL is returned. The caller marks the URLs that are not returned. Commands then skip them.
 
     - `least`: the best link (`nearer_link`) to each URL that was found as a page.
     - `required`: a link to each URL that was found as a requisite.

@@ -200,7 +200,7 @@ def dispatch(
     rows: list[LeaseRow] = []
     for request in requests:
         if request.max_revisits or request.requisites:
-            row = _take_apart(connection, request, left, now_ms)
+            row = _take_mixed(connection, request, left, now_ms)
             rows += () if row is None else (row,)
     for some in _together([each for each in requests if not (each.max_revisits or each.requisites)], left):
         max_count = [min(request.max_urls, left.get(request.crawl_id, request.max_urls)) for request in some]
@@ -217,16 +217,17 @@ def dispatch(
     return rows
 
 
-def _take_apart(
+def _take_mixed(
     connection: Connection, request: LeaseRequest, left: dict[CrawlId, int], now_ms: int
 ) -> LeaseRow | None:
-    """Lease URLs of the request's queue as one lease. Return this lease, or None if no URL could be leased.
+    """Lease a mix of URLs for one request. Return the lease, or None if no URL could be leased.
 
-    The lease takes due stored pages first, then requisites, then other URLs. Only the other URLs use the budget.
+    The mix has stored pages that are due, then requisites, then other URLs. Only the other URLs use the crawl's budget.
 
     `left`: how many more URLs each crawl may lease within its budget. This call updates the entry of the request's
     crawl. Crawls without a budget have no entry.
     """
+    # Each kind of URL needs its own statement, so requests for a mix are not part of the groups of `_together`.
     taken = [*take_due(connection, request, now_ms)] if request.max_revisits else []
     if request.requisites and len(taken) < request.max_together:
         keys = {"lease_id": request.lease_id, "crawl_id": request.crawl_id, "host_id": request.host_id}

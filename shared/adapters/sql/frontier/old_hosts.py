@@ -15,9 +15,10 @@ from shared.adapters.sql.engine import schema
 from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
-LOOKED_UP: Final = 20_000
-"""The maximum number of queues that are read at once to find the hosts without a queue. If a list of hosts reaches this
-number of queues, only the first hosts of the list are checked."""
+MAX_QUEUES_READ: Final = 20_000
+"""The maximum number of queues that one attempt reads, to find which hosts of a list have no queue.
+
+If there are more queues to read, the next attempt checks fewer hosts: only hosts at the beginning of the list."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 
@@ -62,8 +63,8 @@ def old_hosts(connection: Connection, before_ms: int, now_ms: int, place: str, m
     - Its back-off has ended, and its policy sets no delay.
     - No crawl has a queue for the host.
 
-    If too many queues must be read (LOOKED_UP), only the first of these hosts are checked. The next call continues
-    after the last host that was checked.
+    If too many queues must be read (MAX_QUEUES_READ), only the first of these hosts are checked. The next call
+    continues after the last host that was checked.
 
     `place`: the `Old.place` that the call before returned, "" at first.
     """
@@ -95,21 +96,22 @@ def forget_hosts(connection: Connection, old: Old, before_ms: int, now_ms: int) 
 def _unused(connection: Connection, hosts: Sequence[HostId]) -> tuple[list[HostId], HostId]:
     """Return which of `hosts` have no queue, and the last host that was checked. `hosts` must be in ascending order.
 
-    All hosts are checked if fewer than LOOKED_UP queues have host ids from the first to the last of `hosts`. Otherwise
-    only some hosts at the beginning of `hosts` may be checked.
+    If the hosts have too many queues (MAX_QUEUES_READ), only hosts at the beginning of `hosts` are checked. Example:
+    `hosts` has the ids 1 to 100, and the result is `([3, 7], 25)`. The hosts 1 to 25 were checked, and only 3 and 7
+    have no queue. Nothing is known of the hosts 26 to 100.
     """
     checked = list(hosts)
     while checked:
         left, read = set(checked), 0
         crawls = connection.execute(_MET, {"first": checked[0], "last": checked[-1]}).scalars().all()
         for at in range(0, len(crawls), _CRAWLS):
-            if not left or read >= LOOKED_UP:
+            if not left or read >= MAX_QUEUES_READ:
                 break
-            span = {"first": min(left), "last": max(left), "max_count": LOOKED_UP - read}
+            span = {"first": min(left), "last": max(left), "max_count": MAX_QUEUES_READ - read}
             used = connection.execute(_THERE, {"crawls": crawls[at : at + _CRAWLS], **span}).scalars().all()
             read += len(used)
             left.difference_update(used)
-        if not left or read < LOOKED_UP:
+        if not left or read < MAX_QUEUES_READ:
             return sorted(left), checked[-1]
         checked = sorted(left)[: len(left) // 4 or 1]  # Try again with the first quarter, but at least one host.
     return [], HostId(0)

@@ -26,7 +26,13 @@ from shared.adapters.sql.frontier.seed_contexts import contexts_at
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.crawl.wider_scope import PAGES_A_CHUNK, ReadablePage, ReadablePages, Rediscovered, may_admit_more
-from shared.domain.explain.excluded_links import REDISCOVERED, decoded, is_unlisted, judged_by, may_be_admitted
+from shared.domain.explain.excluded_links import (
+    REDISCOVERED,
+    decoded,
+    earliest_judging_revision,
+    is_unlisted,
+    may_be_admitted,
+)
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.states import (
@@ -93,7 +99,7 @@ def readable_pages(connection: Connection, command: CommandRun) -> ReadablePages
         for row in rows:
             if row.state == UrlState.EXCLUDED or not may_be_admitted(row.left_out):
                 continue
-            if judged_by(row.left_out) >= revision:
+            if earliest_judging_revision(row.left_out) >= revision:
                 continue  # It was fetched under the wider scope, which a worker has applied to all of its links.
             found.append((host, row))
             if len(found) == PAGES_A_CHUNK:

@@ -136,21 +136,22 @@ def relinked(
 ) -> Relinked | None:
     """Return the change of a known URL that is found again. Return None if nothing changes.
 
-    Call this only if the URL is stored as a requisite, or is found as a requisite now.
+    Call this only if the URL is stored as a requisite, or if `requisite` is True.
 
     - `state`, `depth`, `reason`, `flags`: the stored values of the URL.
     - `page`: the link by which the URL is found as a page now, None if there is no such link.
     - `requisite`: True if the URL is found as a requisite now, and the budget of requisites is not spent.
 
-    The flag ALSO_PAGE marks a requisite that is also a page. There are three cases:
+    The flag ALSO_PAGE marks a requisite that is also a page. A URL changes in three cases only:
 
-    - The URL is stored as a page. If the page is queued or waits for a retry, it is now stored as a requisite that is
-      also a page. URLs of depth 0, sitemaps and feeds do not change.
-    - The URL is stored as a requisite, and the scope, an exclusion or the budget excluded it. If `requisite` is True,
-      the URL is queued as a requisite, with ALSO_PAGE if `page` is given. If only `page` is given, the URL is queued as
-      a page.
-    - The URL is stored as a requisite that is not excluded and is no page yet. Nothing changes without `page`. With
-      `page`, a queued, waiting or leased URL gets ALSO_PAGE. A fetched URL is queued again as a page if it is HTML.
+    - The URL is stored as a page, and the page is queued or waits for a retry. The URL becomes a requisite with
+      ALSO_PAGE. Exceptions: a URL of depth 0, a sitemap and a feed do not change.
+    - The URL is stored as a requisite, and the scope, an exclusion or the budget of requisites excluded the URL.
+        - If `requisite` is True, the URL is queued as a requisite. If `page` is also given, the URL gets ALSO_PAGE.
+        - If only `page` is given, the URL is queued as a page.
+    - The URL is stored as a requisite without ALSO_PAGE, is not excluded, and `page` is given.
+        - A queued, waiting or leased URL gets ALSO_PAGE.
+        - A fetched URL is queued again as a page if it is HTML.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

@@ -3,16 +3,18 @@
 A deletion applies to seeds that the operator chooses. A seed is a URL that no page led to.
 
 - A queued or waiting seed without a stored page is excluded. With a stored page the seed becomes done.
-- Failed seeds, leased seeds, and seeds that a seed set still has do not change.
+- Any other seed keeps its state, for example a failed or leased one.
+- Exception: a seed that a seed set still has stays in the queue.
 
-A withdrawal applies to URLs that have left all their seed sets, and that are no seeds of the spec or an upload (flag
-OF_SET).
+The flag OF_SET marks a URL that is a seed only because of seed sets, not because of the spec or an upload. A withdrawal
+applies to URLs with this flag that have left all their seed sets.
 
 - If a page links to the URL, the URL stays in the crawl. The URL gets the depth and linking page of the nearest link.
 - If no page links to the URL, the state of the URL decides:
     - A queued or waiting URL without a stored page is excluded. With a stored page the URL becomes done.
     - A failed URL without a stored page is excluded.
     - For a leased URL, the command waits until the lease ends.
+    - Any other URL does not change.
 """
 
 import json
@@ -64,16 +66,17 @@ _Key = tuple[CrawlId, HostId, Fingerprint]
 class _Statements(NamedTuple):
     """SQL statements that together take some queued and waiting URLs out of the queue.
 
-    - `counting`: counts these URLs, so that the crawl's counters can be updated. A group of URLs has the same state,
-      the same part of the counter `queued` (such as `retries`), and a stored page or none.
-    - `again`: reads those of the URLs that were fetched or are fetched again. Their rates of change are then deleted.
+    - `counting`: counts these URLs, so that the crawl's counters can be updated. The counts are grouped by state, by
+      the part of the counter `queued` (such as `retries`), and by whether a page is stored.
+    - `rated`: reads those of the URLs that may have a rate of change. These are URLs with a stored page, and sitemaps
+      that are fetched repeatedly. The caller deletes their rates.
     - `end`: takes the URLs out of the queue. URLs with a stored page become done, the others are excluded.
     - `keep`: for a deletion, marks the seeds that stay because a seed set has them (flag OF_SET). None for a
       withdrawal.
     """
 
     counting: TextClause
-    again: TextClause
+    rated: TextClause
     end: TextClause
     keep: TextClause | None = None
 
@@ -310,7 +313,7 @@ def _end(
     reason: str = SEED_DELETED,
 ) -> int:
     keys = _keys(command, host_id)
-    count, again, end, keep = statements
+    count, rated, end, keep = statements
     if keep is not None and connection.execute(_HAS_SETS, keys).first() is not None:
         connection.execute(keep, keys | which)
     states = {0: 0, 1: 0}
@@ -324,7 +327,7 @@ def _end(
     total = sum(states.values())
     if not total:
         return 0
-    stored = {bytes(row.fingerprint): int(row.flags) for row in connection.execute(again, keys | which)}
+    stored = {bytes(row.fingerprint): int(row.flags) for row in connection.execute(rated, keys | which)}
     connection.execute(end, keys | which)
     connection.execute(TAKE_FROM_QUEUE, keys | {"queued": states[0], "waiting": states[1]})
     crawl_id = CrawlId(command.crawl_id)
