@@ -16,8 +16,8 @@ from tests.support.web.changing_site import Site, page, serving
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PATHS = [f"/{n}" for n in range(6)]
-RIGHT = SignalTrust(wrong=0.0, still=20.0, missed=0.0, due=20.0)
-LYING = SignalTrust(wrong=50.0, still=50.0, missed=0.0, due=0.0)
+RIGHT = SignalTrust(wrong=0.0, wrong_by_chance=20.0, missed=0.0, missed_by_chance=20.0)
+LYING = SignalTrust(wrong=50.0, wrong_by_chance=50.0, missed=0.0, missed_by_chance=0.0)
 SITEMAP = ("/sitemap.xml", None, 200)
 
 
@@ -72,7 +72,7 @@ def test_changed_page_is_fetched_before_unchanged_ones_if_signs_were_right(tmp_p
         assert [each for each in changes(folder) if each[0] == "changed"] == [("changed", "/3", 2)]
         ((signals,),) = rows(folder, "SELECT signals FROM queues")
         trust = signals_of(signals).trust
-        assert (trust.wrong, trust.still > 20.0) == (0.0, True), "the sign was right"
+        assert (trust.wrong, trust.wrong_by_chance > 20.0) == (0.0, True), "the sign was right"
         counted = dict(rows(folder, "SELECT kind, sum(n) FROM crawl_tallies WHERE kind LIKE '%rates' GROUP BY kind"))
         assert counted == {"rates": 7, "sitemap_rates": 1}
 

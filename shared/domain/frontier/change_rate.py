@@ -69,23 +69,26 @@ class ChangeRate(Struct, frozen=True):
         square = shape * (shape + 1) / seen_s**2 * expm1((shape + 2) * ratio) / none
         return _limited(mean, mean * mean / max(square - mean * mean, mean * mean / REMEMBERED))
 
-    def signalled(self, still_s: float) -> "ChangeRate":
-        """Return the estimate after one change whose time is known from the `lastmod` of a sitemap or feed.
+    def signalled(self, unchanged_s: float) -> "ChangeRate":
+        """Return the estimate after one more change of the page, dated by the `lastmod` of a sitemap or feed.
 
         For a change that only a fetch showed, use `observed`.
 
-        `still_s`: for how many seconds since the last update of the estimate the page is known to be unchanged.
+        `unchanged_s`: for how many seconds the page surely did not change. Add two spans, one on each side of the
+        change:
 
-        Example: The estimate was last updated on Monday. A sitemap read on Wednesday shows no change. A sitemap read on
-        Saturday gives Friday as the date of the last change.
+        - Before the change: from the last update of the estimate to the last sitemap that did not show the change.
+        - After the change: from its date to the present time.
 
-        - Monday to Wednesday, and Friday to Saturday: the page is known to be unchanged. So `still_s` is three days.
-        - Wednesday to Friday: the page may have changed more than once, because a sitemap dates only the last change.
-          So these two days do not count.
+        The time between the two spans does not count. The page may have changed more than once in that time.
+
+        For example, the estimate was last updated on Monday. A sitemap read on Wednesday showed no change. Now,
+        on Saturday, a sitemap dates the change to Friday. Monday to Wednesday is two days, Friday to Saturday is one.
+        So `unchanged_s` is the number of seconds in three days.
         """
-        still_s = min(max(still_s, 1.0), _LONGEST_S)
-        shape = min(self.shape, max(REMEMBERED * still_s * self.mean, _SHAPE_MIN))
-        return _limited((shape + 1) / (shape / self.mean + still_s), shape + 1)
+        unchanged_s = min(max(unchanged_s, 1.0), _LONGEST_S)
+        shape = min(self.shape, max(REMEMBERED * unchanged_s * self.mean, _SHAPE_MIN))
+        return _limited((shape + 1) / (shape / self.mean + unchanged_s), shape + 1)
 
     @property
     def cautious(self) -> float:

@@ -97,9 +97,9 @@ class CrawlChanges(Struct, frozen=True):
     - `mark`: the position of this read, to pass to the next read.
     - `rows`: the new row of each crawl that changed, None for a deleted crawl. The first read returns the row of each
       crawl that is seeding, running or paused.
-    - `recent`: the versions of the crawls that changed last. The first read returns none. Each read begins a few
-      changes before the end of the previous read. So some versions are known to the caller already. The caller keeps
-      `recent` until the next read, which returns no row for a known version.
+    - `recent`: the version of each crawl that changed last. Empty in the first read. The caller stores these versions,
+      because the next read finds the same changes again, and perhaps one more that was committed late. The next read
+      leaves a crawl out of `rows` if the crawl still has the version that the caller stored.
     - `compared`: the crawls whose stored version this read compared with the version known to the caller, to find
       missed changes. These are the crawls that the caller named, and a few unfinished crawls in turn. Most of these
       crawls are unchanged. If a compared crawl has changed, its new row is in `rows`.

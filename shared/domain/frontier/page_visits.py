@@ -187,11 +187,16 @@ def _with_rate(
 ) -> PageHistory:
     """Return `history` with the page's rate of change after this fetch.
 
-    `known` is the page's history before the fetch. `history` is the history after the fetch, except for its rate.
+    - `known`: the page's history before the fetch.
+    - `history`: the page's history after the fetch, except that its rate is not updated yet. A rate of 0 means that no
+      rate was set yet, as for a new page.
 
-    - If `finding` is CHANGED or UNCHANGED: update the rate with this finding.
-    - Otherwise: keep the rate of `history`. If `history.rate` is 0, as for a new page, set it to the rate before the
-      fetch (`rate_before`). For a new page this is an assumed rate.
+    The rate of the result depends on `finding`:
+
+    - CHANGED or UNCHANGED: the rate before the fetch, updated with this finding.
+    - Another finding, and `history` has a rate: that rate.
+    - Another finding, and the rate of `history` is 0: the result of `rate_before` for `known`. For a new page this is
+      an assumed rate.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):

@@ -33,8 +33,8 @@ _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
 """Limits how much `SignalTrust` remembers of a host's signs of change: old observations count less than new ones.
 
-`SignalTrust` sums up its observations in four numbers. Each observation raises `still` or `due`, two of these numbers.
-If `still` + `due` exceeds this limit, the next observation halves all four numbers.
+`SignalTrust` has four numbers. Each observation raises `wrong_by_chance` or `missed_by_chance`, two of these numbers.
+If the sum of these two exceeds this limit, the next observation halves all four numbers.
 """
 
 _SIGN_WORTH: Final = 0.9
@@ -238,21 +238,23 @@ def expected_freshness(pages: Sequence[int], requests_per_day: float, min_s: flo
 class SignalTrust(Struct, frozen=True):
     """How reliable a host's signs of change are. A sign of change is the date of a page in a sitemap or feed.
 
-    Each time a page is fetched again, the fetch shows if the page has changed. These fetches are counted:
+    Each time a page is fetched again, the fetch shows if the page has changed. Two numbers count errors of the signs:
 
-    - `wrong`: how many fetches found no change, though the page had a sign.
-    - `still`: the value of `wrong` that is expected if signs were random. Signs are reliable if `wrong` is much lower.
-    - `missed`: how many fetches found a change, though the page had no sign.
-    - `due`: the value of `missed` that is expected if signs were random. Most changes have signs if `missed` is much
-      lower.
+    - `wrong`: the page had a sign, but the fetch found no change.
+    - `missed`: the page had no sign, but the fetch found a change.
+
+    Two numbers say how many errors to expect if the signs were random:
+
+    - `wrong_by_chance`: the expected value of `wrong`. Signs are reliable if `wrong` is much lower.
+    - `missed_by_chance`: the expected value of `missed`. Most changes have signs if `missed` is much lower.
 
     The expected values are computed from the pages' rates of change. Old fetches count less than new ones.
     """
 
     wrong: float = 0.0
-    still: float = 0.0
+    wrong_by_chance: float = 0.0
     missed: float = 0.0
-    due: float = 0.0
+    missed_by_chance: float = 0.0
 
     def compared(self, *, signalled: bool, changed: bool, rate: float, elapsed_s: float) -> "SignalTrust":
         """Return the trust after one more comparison of a page, whose last fetch was `elapsed_s` seconds before.
@@ -261,12 +263,12 @@ class SignalTrust(Struct, frozen=True):
         comparison.
         """
         unchanged = exp(-rate * max(elapsed_s, 0.0))
-        kept = 0.5 if self.still + self.due > SIGNALS_REMEMBERED else 1.0
+        kept = 0.5 if self.wrong_by_chance + self.missed_by_chance > SIGNALS_REMEMBERED else 1.0
         return SignalTrust(
             (self.wrong + (signalled and not changed)) * kept,
-            (self.still + unchanged * signalled) * kept,
+            (self.wrong_by_chance + unchanged * signalled) * kept,
             (self.missed + (not signalled and changed)) * kept,
-            (self.due + (1 - unchanged) * (not signalled)) * kept,
+            (self.missed_by_chance + (1 - unchanged) * (not signalled)) * kept,
         )
 
     @property
@@ -276,12 +278,12 @@ class SignalTrust(Struct, frozen=True):
         It is 0 if signs carry no information: the pages with a sign had changed no more often than their rates
         predict.
         """
-        return max(0.0, 1 - (self.wrong + 1) / (self.still + 1))
+        return max(0.0, 1 - (self.wrong + 1) / (self.wrong_by_chance + 1))
 
     @property
     def unsignalled(self) -> float:
         """The fraction of the changes, from 0 to 1, that have no sign."""
-        return min(1.0, (self.missed + 1) / (self.due + 1))
+        return min(1.0, (self.missed + 1) / (self.missed_by_chance + 1))
 
 
 def advanced_s(rate: float, precision: float) -> float:

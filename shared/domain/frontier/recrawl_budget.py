@@ -43,12 +43,16 @@ class Share(Struct, frozen=True):
 
 
 def share(pages_before: int, pages: int, pages_all: int) -> Share:
-    """Return the slots of a partition that has `pages` of the `pages_all` pages of a crawl, as a Share.
+    """Return the Share of a partition: which part of the crawl's slots belongs to the partition.
 
-    A Share is an interval of numbers. The intervals of the partitions follow one another in the order of the partition
-    numbers. `pages_before`: the number of pages in all partitions with a lower number.
+    The part is in proportion to the pages: the partition has `pages` of the `pages_all` pages of the crawl.
+    `pages_before`: the number of pages in all partitions with a lower partition number.
 
-    For example, `share(10, 20, 100)` returns the interval from 10 % to 30 % of all numbers.
+    A formula gives each slot a number in a fixed range. The partitions divide this range in the order of the partition
+    numbers. A slot belongs to the partition whose interval contains the slot's number.
+
+    For example, in `share(10, 20, 100)` the lower partitions have the first 10 % of the range. The result is the
+    interval from 10 % to 30 %. So about 20 % of the slots belong to the partition.
     """
     every = max(pages_all, pages_before + pages, 1)
     return Share((pages_before << 64) // every, (pages_before + pages << 64) // every)

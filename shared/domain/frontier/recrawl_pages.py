@@ -48,24 +48,24 @@ The bucket of a page follows from the changes without a sign (`waiting_bucket`).
 day, and 3 of the changes have signs. Then the page is in the bucket of 1 change a day.
 """
 
-SIGNALLED: Final = "signalled"
-"""A key of PageCounts, for a sum over the pages of each bucket: which share of a page's changes has signs.
+FOLLOWED_SUM: Final = "signalled"
+"""The key of PageCounts for the sum of `PageHistory.followed` over the pages of each bucket.
 
-A page adds the share that is expected for its changes (`PageHistory.followed`): 0 is none, 255 is all.
-For its bucket, all changes of the page count, with and without signs (`signalled_bucket`).
+`PageHistory.followed` is the expected share of a page's changes that have a sign: 0 is none, 255 is all. The bucket of
+a page follows from the rate of all its changes, with and without signs (`signalled_bucket`).
 
-For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the bucket
-of 4 changes a day.
+For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the sum of
+the bucket of 4 changes a day.
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""A key of PageCounts. Its numbers show, for each bucket, how many pages are expected to have signs of change.
+"""The key of PageCounts for the number of pages in each bucket that are expected to have signs of change.
 
-A page adds 1 if `PageHistory.followed` is above 0. For its bucket, all changes of the page count, with and without
-signs (`signalled_bucket`).
+For these pages, `PageHistory.followed` is above 0. The bucket of a page follows from the rate of all its changes, with
+and without signs (`signalled_bucket`).
 
-For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 1 to the bucket of 4 changes a
-day.
+For example, a page changes 4 times a day, and 3 of the changes have signs. Then the page counts in the bucket of 4
+changes a day.
 """
 
 SITEMAPS: Final = "sitemap_rates"
@@ -74,7 +74,7 @@ SITEMAPS: Final = "sitemap_rates"
 A sitemap's bucket follows from how often the sitemap is fetched, not from how often it changes.
 """
 
-COUNTED: Final = (RATES, SIGNALLED, FOLLOWED_PAGES, SITEMAPS)
+COUNTED: Final = (RATES, FOLLOWED_SUM, FOLLOWED_PAGES, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
 """The counts of a crawl's pages in a partition, as kind of count -> bucket -> number.
 
@@ -145,7 +145,7 @@ class RecrawlPages:
             budget = max(self.requests_per_day * part, 1e-6)
             budget = max(budget - requests_per_day(self._counts[SITEMAPS]), budget / 2)
             bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
-            signalled = [n / FOLLOWED for n in self._counts[SIGNALLED]]
+            signalled = [n / FOLLOWED for n in self._counts[FOLLOWED_SUM]]
             self._schedule = solved(
                 self.pages, budget, *bounds, signalled=signalled, followed=self._counts[FOLLOWED_PAGES]
             )
@@ -283,8 +283,10 @@ class AdaptiveSchedule(Struct, frozen=True):
 def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple[str, int, int]]:
     """Yield what a page or sitemap with this history adds to its crawl's counts, as (kind of count, bucket, number).
 
-    - A page adds 1 to RATES. If some of its changes are expected to have signs, it also adds 1 to FOLLOWED_PAGES, and
-      `history.followed` to SIGNALLED.
+    - A page adds 1 to RATES.
+    - If some of the page's changes are expected to have signs, the page also adds 1 to FOLLOWED_PAGES, and
+      `history.followed` to FOLLOWED_SUM. `history.followed` is the expected share of its changes that have a sign.
+      The value 255 means all of its changes.
     - A sitemap or feed (`page` is False) adds 1 to SITEMAPS.
     - If `history` is None or has no rate, yield nothing.
 
@@ -297,7 +299,7 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
     else:
         yield RATES, waiting_bucket(history.rate, history.followed), 1
         if history.followed:
-            yield SIGNALLED, signalled_bucket(history.rate), history.followed
+            yield FOLLOWED_SUM, signalled_bucket(history.rate), history.followed
             yield FOLLOWED_PAGES, signalled_bucket(history.rate), 1
 
 

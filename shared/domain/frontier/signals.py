@@ -85,7 +85,9 @@ class HostSignals(Struct, frozen=True):
     def encoded(self) -> bytes:
         """Return the signals as 20 bytes for the column `queues.signals`. `signals_of` reads them."""
         trust = self.trust
-        return _STORED.pack(trust.wrong, trust.still, trust.missed, trust.due, self.read_ms // 1000)
+        return _STORED.pack(
+            trust.wrong, trust.wrong_by_chance, trust.missed, trust.missed_by_chance, self.read_ms // 1000
+        )
 
 
 NO_SIGNALS: Final = HostSignals()
@@ -95,8 +97,8 @@ def signals_of(stored: bytes | None) -> HostSignals:
     """Return the signals that `HostSignals.encoded` wrote as `stored`. Return NO_SIGNALS if there are none."""
     if not stored or len(stored) < _STORED.size:
         return NO_SIGNALS
-    wrong, still, missed, due, read_s = _STORED.unpack_from(stored)
-    return HostSignals(SignalTrust(wrong, still, missed, due), read_s * 1000)
+    wrong, wrong_by_chance, missed, missed_by_chance, read_s = _STORED.unpack_from(stored)
+    return HostSignals(SignalTrust(wrong, wrong_by_chance, missed, missed_by_chance), read_s * 1000)
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
@@ -141,7 +143,7 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which a page with signs of change is counted (SIGNALLED and FOLLOWED_PAGES).
+    """Return the bucket in which a page with signs of change is counted (FOLLOWED_SUM and FOLLOWED_PAGES).
 
     A bucket is a range of rates of change. `recrawl.bucket_of` uses the estimated rate. This function uses a lower
     rate, because an estimate from few comparisons is often too high (`ChangeRate.cautious`).

@@ -172,7 +172,8 @@ class UrlChange(Struct, frozen=True):
 class FetchRow(Struct, frozen=True):
     """The stored row of a URL's last fetch.
 
-    - `page`: the fetch stored a page that lists, exports and items may contain (see `NotIndexed`).
+    - `page`: the fetch stored a page, and the page may appear in lists, exports and items. For example, a page with the
+      robots directive `noindex` may not appear there (see `NotIndexed`).
     - `truncated`: why the body is incomplete, None if it is complete.
     - `links`: the number of accepted outlinks.
     - `links_found`: the number of all outlinks, None if they were not counted.
@@ -278,13 +279,14 @@ class Changes(Struct):
     - `freed`: leases to end. `expired`: the new number of expired grants of a lease.
     - `give_up`: queues whose URLs are given up. One transaction gives up a limited number of URLs. `Store.apply`
       returns the queues that have further ones.
-    - `letters_sent`: dead letters whose messages were published again.
+    - `letters_sent`: ids of dead letters to delete, because their messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
       URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: new fetches of URLs with the flag COUNTED_LOSSES. The crawl's counts of excluded links, incomplete
-      bodies and the like include the URL's previous fetch. They then include the new fetch instead, unless the page of
-      the previous fetch stays stored.
+    - `losses_again`: fetches of URLs whose losses were counted at an earlier fetch (flag COUNTED_LOSSES). Losses are
+      excluded links, incomplete bodies and the like. The transaction subtracts the losses of the URL's previous fetch
+      from the crawl's counts, and adds those of the new fetch. If the page of the previous fetch stays stored, the
+      transaction does neither.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

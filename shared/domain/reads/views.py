@@ -139,11 +139,12 @@ class PageView(Struct, frozen=True):
 
 
 class SeedView(Struct, frozen=True):
-    """What a crawl stores of one URL, in the form for lists of seeds.
+    """One URL of a crawl, with the values that lists of seeds show.
 
-    - In a list of the crawl's seeds, every URL is a seed.
-    - In an answer about URLs that the caller has named, a URL may also be a link that is no seed. There `context`
-      is always None.
+    - In a list of the crawl's seeds (`Catalog.seeds`), each URL is a seed. `context` has the seed's labels and source.
+      It is None if the seed has neither.
+    - In an answer about URLs that the caller has named (`Catalog.known_seeds`), a URL may be a seed or a link. There
+      `context` is not read, so it is None for every URL.
 
     `status` and `fetched_at_ms` are None before the first fetch.
     """
@@ -193,6 +194,6 @@ class UrlView(Struct, frozen=True):
     context: SeedContext | None = None
 
     @property
-    def is_sitemap(self) -> bool:
-        """True if the last fetch of the URL read a sitemap or feed, and the crawl fetches the URL repeatedly."""
+    def is_recrawled_sitemap(self) -> bool:
+        """True if the URL is a sitemap or feed that the crawl will fetch again. False for any other sitemap."""
         return self.history is not None and self.fetch is not None and self.fetch.reason == "sitemap"

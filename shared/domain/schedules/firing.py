@@ -30,7 +30,8 @@ class Step:
     - `missed`: due times that do not fire, in order.
     - `fires`: the due time that fires now, None if none does.
     - `next_ms`: the schedule's new next due time. None: the schedule is never due again.
-    - `next_fires_ms`: when `next_ms` fires: `next_ms` plus a delay (the schedule's jitter). None if there is none.
+    - `next_fires_ms`: when the due time `next_ms` fires: at most the schedule's `jitter_s` seconds after `next_ms`.
+      None if `next_ms` is None.
     """
 
     missed: Sequence[int]

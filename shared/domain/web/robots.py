@@ -56,7 +56,13 @@ BY_DIRECTIVE: Final = (NotIndexed.NOINDEX, NotIndexed.UNAVAILABLE_AFTER)
 stored version of the page is also taken out of lists, exports and items."""
 
 BY_TYPE: Final = (NotIndexed.MEDIA_TYPE, NotIndexed.NOT_FETCHED)
-"""The values of NotIndexed that depend on the media type. A response with one of these values is not archived."""
+"""The values of NotIndexed that follow from the media type of a response.
+
+- MEDIA_TYPE: the crawl fetches this type, but does not store it.
+- NOT_FETCHED: the crawl does not fetch this type, so the worker skipped the body of the response.
+
+In both cases the response is not written to the archive. A page with another value of NotIndexed is in the archive.
+"""
 
 
 class RobotsLine(msgspec.Struct, frozen=True):

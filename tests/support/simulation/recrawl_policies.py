@@ -20,8 +20,8 @@ from shared.domain.frontier.recrawl import (
 from shared.domain.frontier.recrawl_pages import (
     COUNTED,
     FOLLOWED_PAGES,
+    FOLLOWED_SUM,
     RATES,
-    SIGNALLED,
     SITEMAPS,
     AdaptiveSchedule,
     RecrawlPages,
@@ -194,7 +194,7 @@ class Adaptive(Fixed):
             if not (record := records[page.number]).gone:
                 count = counts[self._partition[page.host.name]]
                 count[RATES][waiting_bucket(record.code, record.followed)] += 1
-                count[SIGNALLED][signalled_bucket(record.code)] += record.followed
+                count[FOLLOWED_SUM][signalled_bucket(record.code)] += record.followed
                 count[FOLLOWED_PAGES][signalled_bucket(record.code)] += record.followed > 0
         self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
         self._signals = {name: signals_of(each.encoded()) for name, each in self._signals.items()}
@@ -203,10 +203,10 @@ class Adaptive(Fixed):
         owner = self._pages[self._partition[host.name]]
         if record.code:
             owner.count(waiting_bucket(record.code, record.followed), -1)
-            owner.count(signalled_bucket(record.code), -record.followed, SIGNALLED)
+            owner.count(signalled_bucket(record.code), -record.followed, FOLLOWED_SUM)
             owner.count(signalled_bucket(record.code), -(record.followed > 0), FOLLOWED_PAGES)
         owner.count(waiting_bucket(code, followed), 1)
-        owner.count(signalled_bucket(code), followed, SIGNALLED)
+        owner.count(signalled_bucket(code), followed, FOLLOWED_SUM)
         owner.count(signalled_bucket(code), followed > 0, FOLLOWED_PAGES)
         record.code, record.followed = code, followed
 
