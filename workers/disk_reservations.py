@@ -1,13 +1,14 @@
 """Reserves space on the archive's disk for answers that visits may still write.
 
-Before a request, a visit reserves space for the largest answer that its crawl accepts. It releases the space when the
-answer is appended to the archive. So a worker never starts a fetch that may not fit, however fast the disk fills.
+Before a request, a visit reserves space for the largest answer that its crawl accepts. The visit releases the space
+when the answer is appended to the archive. So the fetches of one worker together do not need more space than is free.
 
-Other workers may write to the same disk, so a worker keeps a reserve:
+Other workers may write to the same disk, and their reservations are unknown here. Therefore a worker leaves half of the
+free space to them: its reservations together use at most the other half. Only a worker without any reservation may
+exceed this half. Its first reservation must be smaller than the whole free space.
 
-- A worker without reservations starts a fetch if the new reservation is smaller than the free space.
-- A worker with reservations starts another fetch only if all its reservations and the new one fit in half of the free
-  space.
+Example: 10 GB are free. A first fetch that may need 8 GB starts. A second fetch waits, because the reservations of both
+would exceed 5 GB.
 
 While a worker has reservations, it measures the free space several times a second.
 """

@@ -61,10 +61,10 @@ def answered(
 
 
 def _left_out(reading: PageReading) -> list[LeftOut]:
-    """Return the number and example URLs of left-out links, one entry for each reason.
+    """Return the links of a page that are not reported: for each reason an entry with their number and example URLs.
 
-    If there are such entries and the archive's list of the page's links is incomplete, add an entry UNLISTED. Its
-    number is the number of links that the list lacks.
+    A page's record in the archive lists the links of the page, but may lack some. If it lacks 7 links, the last entry
+    is `LeftOut(UNLISTED, 7)`. If no link was left out for any other reason, the result is empty.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

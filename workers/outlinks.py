@@ -74,9 +74,9 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
     cut: int = 0
-    """How many links were left out because the page has too many. These links are not counted in `found`.
+    """How many links were left out because the page has too many. `found` does not include them.
 
-    If the links are requisites (`requisites` is True), they are not counted: 1 stands for any number above 0.
+    For requisites (`requisites` is True) the number is only 0 or 1: 1 says that at least one requisite was left out.
     """
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
@@ -94,7 +94,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """True if the links are the requisites of a page."""
 
     beyond: tuple[Location, ...] = ()
-    """Links out of scope that `scope.extra_hops` permits. The field `extra` is their number of extra hops."""
+    """New links out of scope that `scope.extra_hops` permits. All have the same number of extra hops: `extra`."""
 
     renewed: tuple[Location, ...] = ()
     """Entries of a sitemap or feed that were reported before, and whose `lastmod` is later than `changed_since`.
@@ -106,6 +106,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """For URLs in `fresh` or `renewed`: when the page last changed, by its sitemap or feed (Unix seconds)."""
 
     extra: int = 0
+    """The number of extra hops on the way to each link in `beyond`. Not used if `beyond` is empty.
+
+    An extra hop is a link that leads out of the scope, or on from there. So a link from a page in scope has 1.
+    """
 
     def left_out(self) -> dict[str, int]:
         """Return the number of links that were left out, by reason."""

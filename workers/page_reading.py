@@ -264,11 +264,22 @@ def _with_requisites(
     references: Iterator[str],
     base_href: str | None,
 ) -> PageReading:
-    """Return a copy of `reading` with the field `requisites` set, and counts, examples and archived URLs added.
+    """Return a copy of `reading` that also has the requisites of `page`, an HTML page or a stylesheet.
 
-    - `references`: all requisites of `page`, as written. The scope decides which of them are reported.
+    These fields of the copy differ from `reading`:
+
+    - `requisites`: the requisites to report. The scope decides which of `references` these are.
+    - `requisite_hops`: the argument `hops`.
+    - `left_out` and `examples`: also include the requisites that are not reported.
+    - `archived`: also has the URLs of the requisites, reported or not, up to MAX_OUTLINKS_BYTES bytes.
+    - `unlisted`: also counts the requisites that are missing in `archived` because of that limit.
+
+    Arguments:
+
+    - `references`: all requisites of `page`, as written there.
     - `depth`: the depth with which the requisites are reported.
-    - `hops`: the value of `requisite_hops`.
+    - `hops`: 1 if an HTML page names the requisites. 2 if a stylesheet of that page names them. Each further stylesheet
+      or redirect on the way adds 1.
     - `base_href`: the page's `<base href>`, if any.
     """
     base = page.url if base_href is None else canonicalize(base_href, page.url) or page.url

@@ -4,17 +4,23 @@ Each step ends (durable, or acknowledged by the broker) before the next begins. 
 links and items are in their streams and its record is on the disk.
 
 A flush reports all unreported pages of all visits. It begins when a visit ends, and `report_s` after the oldest page
-was added. Usually the next flush begins when this flush has ended.
+was added. A flush normally begins only after the previous flush has ended.
 
-If a step of a flush fails, the flush is stalled. The next flush then begins at once, and both run at the same time. The
-next flush may need to wait for the stalled one, and is then stalled as well. The order of messages is the same in all
-cases:
+No result is dropped: a step that fails transiently is repeated until it succeeds. A message is repeated under the same
+message id. What later flushes do meanwhile depends on the step:
+
+- The archive cannot make records durable: later flushes wait.
+- A message cannot be published: the flush counts as stalled, and later flushes no longer wait for its end. They report
+  all results that do not depend on the message.
+
+Two orders are always kept, also beside a stalled flush:
 
 - The discoveries of one crawl for one partition are sent one after another.
 - The results of one visit are sent one after another.
 
-No result is dropped: a step that fails transiently is repeated until it succeeds, under the same message id. Results
-that do not depend on the step are still reported.
+Example: a message with discoveries of crawl 1 for partition 2 cannot be published. The next flush reports the results
+of crawl 3. Its own discoveries of crawl 1 for partition 2 wait for that message. A flush that waits in this way also
+counts as stalled, so that the flush after it can begin.
 """
 
 import asyncio

@@ -57,8 +57,8 @@ class Place:
         self.granted = granted
 
     @property
-    def held(self) -> bool:
-        """True from the time when the visit gets a slot. The value stays True when the slot is released."""
+    def was_granted(self) -> bool:
+        """True if the visit has got a slot, even if the slot was released since."""
         return self.granted.done() and not self.granted.cancelled() and self.granted.result()
 
     def give_up(self) -> None:
@@ -106,11 +106,11 @@ class Requests:
         line.weight = weight
         place = Place(line, asyncio.get_running_loop().create_future())
         if self.in_use < self.max_requests and not self.waiting:
-            self._begin_turn(line)
+            self._cap_credit(line)
             self._grant(line, place)
         else:
             if not line.waiting:
-                self._begin_turn(line)
+                self._cap_credit(line)
             line.waiting.append(place)
             self.waiting += 1
             if not line.listed:
@@ -122,7 +122,7 @@ class Requests:
         if place.left:
             return
         full, place.left = self.saturated, True
-        if place.held:
+        if place.was_granted:
             self._release(place)
         else:
             place.give_up()
@@ -166,11 +166,12 @@ class Requests:
         self.in_use += 1
         place.granted.set_result(True)
 
-    def _begin_turn(self, line: _CrawlLine) -> None:
-        """Raise `virtual` of a crawl that begins to wait, to at least that of the crawl that got the last slot.
+    def _cap_credit(self, line: _CrawlLine) -> None:
+        """Prevent a crawl from getting all the next slots only because it used none for a while.
 
-        Without this, a crawl that used no slots for a while would get all the next ones.
+        Call this when the queue of the crawl was empty and a visit asks for a slot.
         """
+        # `self._virtual` is the highest `virtual` of any crawl at the time when the crawl got a slot.
         line.virtual = max(line.virtual, self._virtual)
 
     def _push(self, line: _CrawlLine) -> None:
@@ -200,7 +201,7 @@ class Admission:
     @property
     def held(self) -> bool:
         """True if the visit has a request slot."""
-        return self._place is not None and self._place.held
+        return self._place is not None and self._place.was_granted
 
     async def enter(self, crawl_id: CrawlId, weight: int, body_bytes: int) -> bool:
         """Wait for a request slot, and for disk space for a response body of `body_bytes`.

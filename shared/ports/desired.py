@@ -96,7 +96,9 @@ class Desired(Protocol):
     ) -> StoredExclusion:
         """Store an exclusion of `target`, which is in canonical form. Return the stored exclusion.
 
-        Also store the command (`exclude`) for the owners, which all of the `partitions` partitions must apply.
+        Also store a command of the kind `exclude`. By this command, the owner of each of the `partitions` partitions
+        applies the exclusion to the URLs that the partition already has.
+
         If the request is repeated (`repeatable`), return the exclusion as it was first created. Raise Exists if another
         exclusion has the target. Raise Full if the number of exclusions, or the bytes of all targets, would exceed the
         limit.
@@ -114,7 +116,9 @@ class Desired(Protocol):
     ) -> StoredExclusion:
         """Replace the terms of an exclusion. Return the exclusion. If the terms are the same, change nothing.
 
-        Also store the command (`exclude`) for the owners, which all of the `partitions` partitions must apply.
+        Also store a command of the kind `exclude`. By this command, the owner of each of the `partitions` partitions
+        applies the exclusion to the URLs that the partition already has.
+
         Raise Missing if the exclusion does not exist, and Stale if its present ETag is not in `expected`.
         """
 

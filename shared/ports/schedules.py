@@ -146,7 +146,9 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply a verb that a firing has queued for one crawl, because the crawl's run has ended.
+        """Apply to one crawl the verb that a firing queued while the crawl was in a run. The run has now ended.
+
+        `queued`: an effect that the method `queued` returned.
 
         The result names the schedule. The firing has one outcome for all crawls of the schedule:
 

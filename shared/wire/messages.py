@@ -239,7 +239,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A source of links: a page, or a group of seeds (`host_id` 0, `fingerprint` empty). Not the origin of a URL."""
+    """The links found in a page (`host_id`, `fingerprint`), or a group of seeds (`host_id` 0, `fingerprint` empty)."""
 
     host_id: int
     fingerprint: bytes

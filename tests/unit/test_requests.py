@@ -27,10 +27,10 @@ def test_no_more_requests_than_slots_and_the_longest_waiting_first() -> None:
     async def story() -> None:
         requests = Requests(2, Clock())
         places = [requests.place(ONE, 1) for _ in range(5)]
-        assert [place.held for place in places] == [True, True, False, False, False]
+        assert [place.was_granted for place in places] == [True, True, False, False, False]
         assert (requests.in_use, requests.waiting) == (2, 3)
         requests.leave(places[0])
-        assert [place.held for place in places[1:]] == [True, True, False, False]
+        assert [place.was_granted for place in places[1:]] == [True, True, False, False]
         for place in places:
             requests.leave(place)
             requests.leave(place)
@@ -63,7 +63,7 @@ def test_waiting_crawls_share_the_request_time_by_weight(
         while clock.now < 500 * max(lasts):
             for crawl, weight, each_s in zip((ONE, TWO), weights, lasts, strict=True):
                 line = waiting[crawl]
-                while line[0].held:
+                while line[0].was_granted:
                     place = line.popleft()
                     number += 1
                     heapq.heappush(ends, (clock.now + each_s, number, crawl, place))
@@ -94,7 +94,7 @@ def test_crawl_that_did_not_wait_saves_up_no_share() -> None:
         for _ in range(20):
             clock.now += 1.0
             requests.leave(held)
-            held = next(place for place in lines if place.held)
+            held = next(place for place in lines if place.was_granted)
             order.append(lines.pop(held))
         assert 8 <= order.count(TWO) <= 12, "they take turns, whatever one had before"
 
@@ -112,7 +112,7 @@ def test_visit_that_gives_up_or_is_cancelled_leaves_the_line_to_the_next() -> No
         requests.leave(third)
         assert requests.waiting == 1
         requests.leave(first)
-        assert fourth.held
+        assert fourth.was_granted
 
     asyncio.run(story())
 

@@ -30,16 +30,16 @@ _ANSWER_S: Final = 5.0
 class ClosedEndpoints:
     """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    What is closed depends on the host of the endpoint:
+    An endpoint is a host and a port. The host determines on which addresses the port is closed:
 
-    - A name: every address that the name ever resolved to. Call `resolve` once before the first fetch.
-    - An IP address: this address.
+    - Host `0.0.0.0` or `::`: on every address of this machine.
+    - A loopback address, such as `127.0.0.1`: only on this address.
+    - Any other address of this machine: on every address of this machine.
+    - An address of another machine: only on this address.
+    - A name: on every address that the name ever resolved to. If the name ever resolved to an address of this machine
+      (loopback or not): on every address of this machine.
 
-    In these cases the port is also closed on every address of this machine:
-
-    - The host is `0.0.0.0` or `::`.
-    - The host is a name that resolves to a loopback address. The host `127.0.0.1` itself closes only `127.0.0.1`.
-    - The host is, or resolves to, another address of this machine.
+    Call `resolve` once before the first fetch, because names have no effect before.
 
     No endpoint is opened again, except above `MAX_ENDPOINTS`: then the oldest endpoint is dropped. A master or worker
     that never registered is closed only if the option `--closed` names it.

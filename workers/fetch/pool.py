@@ -97,8 +97,9 @@ class FetcherPool:
 
     @asynccontextmanager
     async def using(self, under: _Under) -> AsyncIterator[Fetcher]:
-        """Yield the fetcher for the egress rules of `under`, which is not closed meanwhile. Open one if none is open.
+        """Yield the open fetcher that has the egress rules of `under`. If none is open, open one.
 
+        While the caller is inside the `async with` block, only the method `close` can close the yielded fetcher.
         Raise RuntimeError if the pool is closed.
         """
         if self._closed:
@@ -116,9 +117,10 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Keep the fetchers for the egress rules in `used`, and close all others that have no fetch under way.
+        """Close the open fetchers that no crawl needs any more, except those with a fetch under way.
 
-        `used`: the fetchers that crawls still use, as `under` returned them.
+        `used`: for each crawl that still fetches, the object that `under` returned. An open fetcher is needed if its
+        egress rules are equal to the rules of one of these objects.
         """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])

@@ -46,11 +46,14 @@ _PLAIN_NAME: Final = (
 )
 
 
-def _run_of(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that matches simple markup up to and including the next wanted tag.
+def _tag_finder(wanted: bytes) -> re.Pattern[bytes]:
+    """Return an expression that skips simple markup and finds the next wanted tag.
 
-    `wanted`: an expression for the names of the wanted tags. The match ends before markup that a regular expression
-    cannot skip safely, such as a self-closing raw text element. `scan_tags` reads such markup step by step.
+    `wanted`: an expression for the names of the wanted tags. There are two kinds of match:
+
+    - The match ends after a wanted tag. Group 1 is the `href` of a plain link, or group 2 is any other wanted tag.
+    - The match found no wanted tag, and both groups are None. It ends before markup that a regular expression cannot
+      read safely, such as `<script/>`, or at the end of the page, or because the length of a match is bounded.
     """
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
@@ -63,8 +66,8 @@ def _run_of(wanted: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"[^<]*+(?:" + markup + rb"){0,256}(?:" + result + rb")?", re.IGNORECASE)
 
 
-_RUN: Final = _run_of(_LINKING)
-_RUN_WITH_IMAGES: Final = _run_of(_WITH_IMAGES)
+_RUN: Final = _tag_finder(_LINKING)
+_RUN_WITH_IMAGES: Final = _tag_finder(_WITH_IMAGES)
 _WANTED: Final = frozenset(_LINKING.split(b"|")) | {b"iframe"}
 _WANTED_WITH_IMAGES: Final = frozenset(_WITH_IMAGES.split(b"|")) | {b"iframe"}
 _RAW: Final = frozenset(_RAW_TEXT.split(b"|"))
