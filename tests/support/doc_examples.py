@@ -165,6 +165,8 @@ LISTED: Final = {
     ("docs/benchmarks.md", "orb bench"): MINUTES,
     ("docs/benchmarks.md", "taskset -c 0 orb bench"): MINUTES,
     ("docs/benchmarks.md", "orb crawl URL --delay 0"): "a crawl under a sampling profiler",
+    ("docs/benchmarks.md", "git clone . ../before"): "sets up an earlier commit for `orb bench start_up --before`",
+    ("docs/benchmarks.md", "ORB_VISITS=512 orb crawl"): "a crawl of 1,000 hosts that a benchmark serves",
     ("docs/cluster.md", "orb up [--masters"): SYNOPSIS,
     ("docs/cluster.md", "orb master --id"): "names servers of other machines; tests/e2e/test_cluster.py runs members",
     ("docs/cluster.md", "accounts: {"): "tests/contract/test_worker_rights.py runs a server with it",

@@ -288,18 +288,6 @@ def test_dead_host_ends_queued_urls_and_leased_ones_on_return() -> None:
     assert not desk.host.facts.health.dead(NOW_MS, Retry(host_attempts=1), gave_pages=False), "it answered"
 
 
-@pytest.mark.parametrize(
-    ("kind", "unreachable"), [(FailureKind.EXCLUDED, 2), (FailureKind.EGRESS_DENIED, 2), (FailureKind.RESET, 0)]
-)
-def test_host_stays_unreachable_after_a_fetch_that_sent_nothing(kind: FailureKind, unreachable: int) -> None:
-    desk = Desk()
-    desk.host.facts = replace(desk.host.facts, health=HostHealth(unreachable=2))
-    draft = desk.draft()
-    draft.outcome(outcome(1, UrlOutcome(fingerprint(1, 0), UrlEnd.FAILED, NOW_MS, reason=kind), final=False))
-    desk.commit(draft)
-    assert desk.host.facts.health.unreachable == unreachable
-
-
 def test_a_shard_that_kills_its_workers_comes_again_in_smaller_ones() -> None:
     desk = Desk(sizes=(40,))
     held = desk.leases.get(lease_id(1))
