@@ -156,10 +156,10 @@ class FinishedCheck:
 
         A crawl that is missing in the result may be proven by a later call.
 
-        - `ended`: the crawls to check, each with a function that decides if the crawl ends although URLs are queued.
-          The function gets the crawl's counters. It returns the finish reason: "refreshed" or a budget's name. It
-          returns None if the crawl goes on. A crawl without queued URLs ends as "complete", and its function is not
-          called.
+        - `ended`: by crawl to check, a function that answers: "has this crawl ended, although URLs are still queued?"
+          The argument is the crawl's counters. If the crawl has ended, the function returns the finish reason, such as
+          "refreshed" or "max_pages". If the crawl goes on, the function returns None. A crawl without queued URLs ends
+          as "complete" without a call of the function.
         - `applied` returns the positions up to which the reports of each partition are applied.
         """
         self.resting = set()
@@ -208,21 +208,21 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls that seem finished, each with the finish reason and the version of its counters.
+        """Find the crawls that seem finished. Return each with the finish reason and the version of its counters.
 
         A crawl seems finished if no URL is leased, and one of these is true:
 
-        - No URL is queued.
-        - The function of the crawl in `ended` returns a finish reason, such as a spent budget.
+        - No URL is queued. The finish reason is "complete".
+        - URLs are queued, but the crawl's function in `ended` returns a finish reason, such as "max_pages".
 
         Parameters:
 
-        - `ended`: the crawls to check. Each has a function that takes the crawl's counters. The function returns None
-          if the crawl goes on.
-        - `proving`: the crawls whose published reports are all applied. A crawl in `proving` is left out of the result
-          while the crawl has a command in progress.
+        - `ended`: by crawl to check, the function that decides from the crawl's counters if the crawl has ended. The
+          function returns None if the crawl goes on.
+        - `proving`: the crawls for which a command in progress must be ruled out now. If such a crawl has a command in
+          progress, the crawl is missing in the result. Commands of all other crawls are ignored.
 
-        `self.resting` gets all crawls that seem finished, also the crawls that are left out of the result.
+        All crawls that seem finished are also added to `self.resting`, whether or not they have a command.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

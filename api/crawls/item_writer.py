@@ -81,18 +81,19 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if the table has all items of the crawl: each item was stored, or dropped for good.
+        """Return True if no item of the crawl is left to write: each was stored in the table or dropped for good.
 
-        Return False if an item must still be written. Only items that were in the stream at the first call for the
-        crawl count.
+        The first call for a crawl notes the end of the stream. Items that arrive after this end are not awaited.
         """
         return bool(await self.complete([crawl_id]))
 
     async def complete(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return the crawls in `crawl_ids` whose items were read from the stream and stored or dropped.
+        """Return the crawls in `crawl_ids` that have no item left to write. Other crawls are missing in the result.
 
-        The first call for a crawl notes where the stream ends. Later items of the crawl do not count. An item that
-        waits in the table for the outcome of its page is not stored yet.
+        The first call for a crawl notes the present end of the stream. A crawl is in the result if both are true:
+
+        - The stream was read up to the noted end. Items after this end are not awaited.
+        - No item of the crawl waits in the table for the outcome of its page.
         """
         if not crawl_ids:
             return ()

@@ -26,11 +26,11 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _SHORT_READS: Final = 2
-"""How many of the reads that `is_current` counts may compare fewer than `COMPARED` crawls.
+"""How many extra reads `is_current` requires, before it trusts that every crawl was compared with SQL.
 
-`is_current` counts reads, to be sure that every crawl was compared with SQL. A read compares `COMPARED` crawls, but the
-last read of a round over all crawls may compare fewer. The counted reads may contain the ends of two rounds. So
-`is_current` requires two more reads than crawls / `COMPARED`. Example: for 100 crawls it requires 12 reads."""
+Each read compares the next 10 crawls (`COMPARED`). The last read of a round may compare fewer, before the next read
+begins again at the first crawl. The extra reads make up for two such reads. Example: for 100 crawls, `is_current`
+requires 10 + 2 reads."""
 
 
 class KnownCrawls:
@@ -101,11 +101,16 @@ class KnownCrawls:
         return (self._same_reads - _SHORT_READS) * COMPARED >= len(self._rows)
 
     def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
-        """Store the changes that were read from SQL, and mark crawls.
+        """Store the changes that were read from SQL, and mark the crawls that must be examined.
 
-        - Mark a crawl as pending and unchecked if its row changed, if the read compared it with SQL, or if its
-          `max_seconds` are used up.
-        - If only its counters changed, mark it as unchecked. If it is not stored here, add it to `late` instead.
+        These crawls are marked as pending and as unchecked:
+
+        - crawls whose row changed,
+        - the crawls whose turn it was in this read, changed or not (`CrawlChanges.compared`),
+        - crawls that have used up their `max_seconds`.
+
+        If only the counters of a crawl changed, the crawl is marked as unchecked. If this crawl is not seeding, running
+        or paused, it is added to `late` instead.
 
         `data_version`: the result of Store.data_version just before the changes were read. None if it is unknown.
         """
@@ -164,9 +169,9 @@ class KnownCrawls:
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return, for each pool whose active time is counted, how many ms were counted so far (the pool's clock).
+        """Return the part of `clocks` that must advance now: the pools in which the active time of a crawl grows.
 
-        A pool is counted if it has a crawl that is worked on.
+        Example: `{"default": 60_000}` means that the clock of the pool "default" shows 60 s.
         """
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 
@@ -191,10 +196,11 @@ class KnownCrawls:
             heapq.heappush(self._due.setdefault(row.active_pool, []), (at[1], row.crawl_id))
 
     def _come_due(self) -> Iterator[CrawlId]:
-        """Yield each crawl that has used up its `max_seconds` since the last call, by the clock of its pool.
+        """Yield each crawl that has reached its time limit (`max_seconds`) since the last call.
 
-        The limit is the one that was passed to `keep_pending`. A later revision of the spec may have another limit.
+        `keep_pending` stored the limits. The time of a crawl is measured by the clock of its pool.
         """
+        # If the spec changed meanwhile, the stored limit may be out of date. `reconcile` decides by the present limit.
         for pool, waiting in self._due.items():
             while waiting and waiting[0][0] <= self.clocks.get(pool, 0):
                 at, crawl_id = heapq.heappop(waiting)

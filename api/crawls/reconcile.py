@@ -83,7 +83,7 @@ class LoadCrawl:
 
 @dataclass(frozen=True, slots=True)
 class UnloadCrawl:
-    """Action: remove a crawl that has ended or was deleted from memory."""
+    """Action: unload a crawl from this master's memory, because the crawl has ended or was deleted."""
 
     crawl_id: CrawlId
 
@@ -110,9 +110,10 @@ class PublishSeeds:
 
 @dataclass(frozen=True, slots=True)
 class StartTime:
-    """Action of the leader: begin to count a crawl's active time by the clock of `pool`.
+    """Action of the leader: let a crawl's active time grow from now on, measured by the clock of `pool`.
 
-    The pool's clock advances while crawls of the pool are worked on. The crawl's active time then grows with the clock.
+    The pool's clock is a number of ms in SQL, which grows while at least one crawl of the pool is worked on. Example:
+    a new crawl starts when the clock shows 500 s. When the clock shows 560 s, the crawl's active time is 60 s.
     """
 
     crawl_id: CrawlId
@@ -234,10 +235,13 @@ def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) ->
 
 
 def _after_end(crawl_id: CrawlId, leader: LeaderView, *, deleted: bool) -> Iterator[Action]:
-    """Yield the next action on the published spec of a crawl that has ended or was deleted, if one is needed.
+    """Yield at most one action on the published spec of a crawl that has ended or was deleted.
 
-    The first action publishes to the workers that the crawl has ended or was deleted (`CloseSpec`). The second action
-    schedules the deletion of the published spec (`ForgetSpec`).
+    - If the published spec can be read and does not show the end yet: yield `CloseSpec`, which publishes the end.
+    - Otherwise, if the deletion of the published spec is not scheduled yet: yield `ForgetSpec`, which schedules it.
+    - Otherwise: yield nothing.
+
+    If no spec of the crawl is published, yield nothing.
     """
     if leader.published is None or crawl_id not in leader.published:
         return

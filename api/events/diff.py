@@ -78,7 +78,7 @@ class SeenMember:
 
 
 def seen(records: Mapping[str, MemberRecord]) -> dict[str, SeenMember]:
-    """Return, by member id, the state that events report of each member in `records`."""
+    """Reduce the records of members to the fields that `of_members` compares. Keys are member ids."""
     return {name: SeenMember(record.started_at_ms, record.draining) for name, record in records.items()}
 
 

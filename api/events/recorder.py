@@ -39,7 +39,8 @@ WINDOWS_S: Final = (10, 60)
 class CrawlRate:
     """The pages and bytes that a crawl stored per second, on average over the last `measured_s` seconds.
 
-    `measured_s` is about the requested window, or shorter if the samples do not cover it.
+    The caller of `CrawlRates.over` asks for a period, such as 60 s. `measured_s` is the period between two samples, so
+    it may differ a little, such as 60.4. If the samples began only 20 s ago, `measured_s` is 20.
     """
 
     measured_s: float
@@ -66,8 +67,9 @@ class CrawlRates:
     def sample(self, at_s: float, pages: int, size: int, since_s: float = float("-inf")) -> None:
         """Add a sample: at the time `at_s`, the crawl has `pages` stored pages with `size` bytes in total.
 
-        `since_s`: a time before `at_s`. From the previous sample until `since_s`, the crawl stored nothing. Leave
-        `since_s` out if no such time is known.
+        `since_s`: pass this if the crawl was idle after the previous sample. It is the end of the idle time. Example:
+        the previous sample was at 100 s, `since_s` is 130 and `at_s` is 131. Then the crawl stored nothing from 100 s
+        to 130 s, and all new pages between 130 s and 131 s.
         """
         # The seconds since the previous sample get samples, too, so that a pause counts in the rates.
         if self._samples and (last := self._samples[-1]).at_s < since_s:
@@ -286,7 +288,10 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Note that the next pass must read the crawl's progress. Ignore crawls at rest, whose rates are zero."""
+        """Mark the crawl, so that `_look_at_progress` reads its counters and publishes its progress.
+
+        Do nothing for a crawl that has ended or never started, unless its rates may still be above zero.
+        """
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
             self._moving.add(crawl_id)

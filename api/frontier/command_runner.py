@@ -111,15 +111,15 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this EXCLUDE may run: no worker has permission to request a URL that the exclusion covers.
+        """Return True if this EXCLUDE may run. Both of these must be true:
 
-        Return False in two cases:
+        - This owner has read the exclusion.
+        - No worker has a live grant for a shard that contains a forbidden URL.
 
-        - This owner has not read the exclusion yet.
-        - A worker has a live grant for a shard with a forbidden URL. A URL is forbidden if any exclusion covers the
-          URL, or if the crawl's scope excludes the URL. This check does not tell these rules apart.
+        A URL is forbidden if any exclusion covers the URL, or if its crawl's scope excludes the URL.
         """
-        # An owner that knows the exclusion gives no new grant for such URLs.
+        # An owner that knows the exclusion gives no new grant for such URLs. The check does not tell the rules apart.
+        # So the command also waits for grants with URLs that are forbidden by another rule.
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
             return False
@@ -170,16 +170,17 @@ class CommandRunner:
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
     async def _rediscover_may_run(self, run: CommandRun) -> bool:
-        """Return True if the next chunk of this REDISCOVER may run, or if the crawl is deleted.
+        """Prepare the next chunk of this REDISCOVER. Return True if the chunk may run now, or if the crawl is deleted.
 
         Return False in these cases:
 
         - This owner does not use the wider scope yet.
-        - A worker has begun a lease of an earlier spec revision, and this lease has not ended.
-        - There are leases of an earlier spec revision, and no worker has begun any of them. This call then ends up to
-          `_LEASES_AT_ONCE` of these leases.
+        - The crawl has leases of an earlier spec revision.
         - The next chunk must read pages, and this master cannot read the archive.
         - SQL cannot be read now.
+
+        The preparation concerns the leases of an earlier revision. If workers have begun none of these leases, this
+        call ends some of them (at most `_LEASES_AT_ONCE`), and a later call the rest.
         """
         # Links of pages that are stored from then on are judged by the wider scope, so those pages need not be read.
         own = self._own
@@ -221,9 +222,10 @@ class CommandRunner:
         return [held for held in self._own.leases.of_crawl(run.crawl_id) if held.row.spec < revision]
 
     async def _recall(self, leases: Sequence[TrackedLease]) -> None:
-        """End up to `_LEASES_AT_ONCE` of these leases. Skip each lease that a worker has begun.
+        """End each lease that no worker has begun, and put its URLs back into the queue.
 
-        Their URLs return to the queue, and are leased again under the present revision.
+        The URLs are then leased again under the present spec revision. Leases that a worker has begun are skipped. One
+        call ends at most `_LEASES_AT_ONCE` leases.
         """
         own = self._own
 

@@ -130,10 +130,10 @@ class Dispatch:
         return plan
 
     def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`): not stopped, and its budget allows it.
+        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`). Return False if its dispatch is stopped.
 
-        A crawl that fetches pages again, or whose requisites do not use the page budget, may dispatch without budget
-        left.
+        Most crawls may dispatch only while budget is left. Two kinds may also dispatch without budget left: crawls that
+        fetch stored pages again, and crawls whose requisites do not use the page budget.
         """
         crawl = self._crawls.get(crawl_id)
         if crawl is None or not crawl.dispatching:

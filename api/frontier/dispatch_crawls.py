@@ -118,12 +118,14 @@ class DispatchCrawl:
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return the recrawl rules that apply to an outcome of this URL.
+        """Return the rules for an outcome of this URL if the fetch may be a repeated one. Otherwise return None.
 
-        - If the crawl fetches pages again: the rules of its spec.
-        - If not, but the URL was leased as a stored page: the rules of its spec, although the policy is `never`.
-        - Otherwise: None.
+        The rules are those of the spec (`recrawl`). Return None only if both are true:
+
+        - The crawl's spec says that each page is fetched once.
+        - The URL had no stored page when it was leased (`url.last`).
         """
+        # A stored page may be leased before a new spec revision sets the policy to `never`.
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
 
@@ -200,10 +202,11 @@ class DispatchCrawls:
         self._strictest = None
 
     def longest_delay_s(self, host: Host) -> float:
-        """Return the longest delay, in seconds, that any loaded crawl may require for a host.
+        """Return an upper bound, in seconds, for the delays that the loaded crawls require for a host.
 
-        It is computed from the strictest value of each setting, so it may be longer than the delay of every crawl.
+        No loaded crawl requires a longer delay than the returned one. All of them may require a shorter one.
         """
+        # The bound combines the strictest value of each setting, and these values may come from different crawls.
         if not self._crawls:
             return 0.0
         if self._strictest is None:
@@ -249,8 +252,9 @@ def spec_of(row: CrawlRow) -> CrawlSpec | None:
 def _looked_up(row: CrawlRow) -> DispatchCrawl:
     """Make a crawl from its SQL row, so that an owner can apply reports of a crawl that is not loaded.
 
-    The crawl must not be dispatched: its budget is not read, and counts as unlimited. If this version cannot read the
-    crawl's spec, the crawl gets a default spec, and `refused` names the cause.
+    The result is not for dispatch: `dispatching` is False, and `allowance` has no limits, because the crawl's spending
+    is not read here. If this version cannot read the crawl's spec, the result has a default spec, and `refused` names
+    the cause.
     """
     read = spec_of(row)
     spec = read or CrawlSpec(seeds=(Seed(url=""),))

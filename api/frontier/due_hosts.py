@@ -92,9 +92,9 @@ class DueHosts:
         return None
 
     def use(self) -> None:
-        """Use up one allotment for the host that was popped last.
+        """Take one allotment from the line of the host that `pop` returned last.
 
-        The host's shard is not leased yet. So the pool counts the used allotment as a shard until `settle`.
+        Call this before a shard of the host is leased. The pool keeps one place reserved for the shard until `settle`.
         """
         line = self._allotted[0]
         self._shares.use(line, self._now)

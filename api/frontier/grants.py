@@ -89,12 +89,13 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `newest_grant`: the number of the lease's newest grant when the question arrived. The owner has applied all
-      outcomes under this grant that were published before the question. None if the lease had no grant, or if the
-      question asks for no new grant (for example, the visit has the live grant already).
+    - `newest_grant`: the number of the lease's newest grant when the question arrived. None if the lease had no grant,
+      or if no new grant was needed, for example because this visit has the live grant already.
 
-    While the question waits, the lease may get another grant. The owner may then not have applied the outcomes under
-    that grant. So the answer is that the worker must ask again.
+    Before a lease gets a further grant, the owner must apply all outcomes that were reported under the earlier grants.
+    For grants up to `newest_grant`, the owner has done that before this object is made. Example: `newest_grant` is 1.
+    While the question waits, another visit gets grant 2, and grant 2 expires. Outcomes under grant 2 may not be applied
+    yet, so the worker must ask again.
     """
 
     lease_id: LeaseId
@@ -203,16 +204,17 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Record that the lease's newest grant has expired. Do this before the lease gets a further grant.
+        """Record that the lease's newest grant has expired, and return None if the lease may get a further grant.
 
-        The expiry counts as a failure, unless the worker may have stopped waiting before it got the grant
-        (`LeaseGrant.late`). The host's delay counts from the end of the expired grant.
+        Otherwise return the answer for the worker that asks for the further grant:
 
-        Call it inside `PartitionWriter.writing`. Return the answer for the worker that asks for a further grant:
-
-        - None: a further grant may be given.
-        - `Gone`: the lease is now ended, because it failed too often or has no URLs left.
+        - `Gone`: this call ended the lease, because the lease has failed too often or has no URLs left.
         - `Wait`: the database is full, so the expiry was not recorded.
+
+        An expired grant counts as a failure of the lease. Exception: a grant that the owner sent late
+        (`LeaseGrant.late`). The worker that asked for this grant may no longer have waited for the answer.
+
+        The host's delay counts from the end of the expired grant. Call this inside `PartitionWriter.writing`.
         """
         grant, row = held.grant, held.row
         if grant is None or grant.counted:  # by an earlier try, which could not write the further grant

@@ -219,10 +219,15 @@ class HostQueues:
                 self._look(host, now)
 
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
-        """Take the next queue with allotted capacity out of its line. Return its host and the queue, or None.
+        """Take the next host out of a line to which the pool has allotted capacity.
 
-        The caller acquires a slot and leases (`record_lease`), or puts the queue back (`defer`, `reschedule`). When
-        it has dealt with all the queues that it took, the caller calls `lines.settle`.
+        Return the host, and its queue of the crawl that the line belongs to. Return None if there is no such host. For
+        each returned queue the caller does one of these:
+
+        - Lease URLs of the queue (`acquire`, then `record_lease`).
+        - Put the queue back (`defer` or `reschedule`).
+
+        After the last queue of a pass, the caller calls `lines.settle`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:
@@ -414,10 +419,13 @@ class HostQueues:
                 heapq.heapify(self._later)
 
     def _look(self, host: Host, now: float) -> None:
-        """Put the host into a crawl's line of due hosts, if it may be visited now. Schedule its next examination.
+        """Put the host into the line of the crawl whose turn it is on this host. Schedule the next examination.
 
-        It is the line of the crawl whose turn it is on this host. If that crawl may not dispatch at present, the host
-        also enters the line of the next crawl.
+        If this crawl may not dispatch at present, the next crawl gets the turn at once, and so on. Example: a host has
+        queues of the crawls A and B, and A has spent its budget. The host enters the lines of both. In A's line it
+        waits in case A may dispatch again. In B's line it waits for its next visit.
+
+        A crawl that may dispatch gets the host only if the host may be visited now.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)
