@@ -1,8 +1,13 @@
 """How several crawls share a host: start-time fair queueing (Goyal, Vin and Cheng, 1996).
 
-Each queue has a virtual time: the host time that its crawl used, divided by the crawl's weight. The next shard comes
-from the queue with the least virtual time that has URLs to fetch. A queue that was empty begins again at the virtual
-time of the shard that started last. So it gets no extra turns for the time in which it was empty.
+Each queue has a virtual time: the host time that its crawl used, divided by the crawl's weight. For example, 60 s of
+host time and weight 2 add 30 to the virtual time. The next shard comes from the queue with the least virtual time that
+has URLs to fetch.
+
+The host has a virtual time, too: the highest virtual time at which one of its queues has started a shard so far. A
+queue that was empty begins again at the host's virtual time, if the queue's own is lower. So the queue gets no extra
+turns for the time in which it was empty.
+
 Pure; times are the owner's monotonic seconds.
 """
 
@@ -31,11 +36,14 @@ class CrawlQueue(Struct):
     - `queued`: its URLs that may be leased now.
     - `waiting`, `next_due`: its URLs that wait for a due time, and the first of these times (`Clock.elapsed`).
     - `cap`: the maximum number of URLs in its next shard, 0 for no limit.
-    - `not_before`: when a deferred queue is examined again (`Clock.elapsed`).
+    - `not_before`: nothing is leased from the queue before this time (`Clock.elapsed`). `HostQueues.defer` sets it when
+      dispatch finds nothing in the queue that may be leased at present.
     - `virtual`: its virtual time on the host.
     - `in_line`: True if the host is in the crawl's line of due hosts.
     - `idle`: True while the queue has no URLs. When it gets URLs, `virtual` is raised to the host's virtual time.
-    - `place`, `key`: the number and sort key of its entry in the host's `HostShares`. `place` is 0 if it has no entry.
+    - `place`: the number of the queue's entry in the host's `HostShares`. 0: the queue has no entry there.
+    - `key`: the sort key of the entry. A queue with URLs to fetch now is sorted by its virtual time. Another queue is
+      sorted by the time when it will have URLs to fetch.
     - `without_requisites`: True if it certainly contains no requisite.
     - `stored_only`: True if the host's page budget is spent, and only stored pages or requisites are left in the queue.
     - `signals`: how often the dates that the host's sitemaps give for pages were right, encoded (HostSignals).
@@ -92,8 +100,8 @@ class HostShares:
     """The order in which the queues of one host get their turns.
 
     - Ready queues have URLs to fetch at present. The ready queue with the least virtual time gets the next turn.
-    - Waiting queues get no turn yet. Their URLs are due later, such as retries, or the queue was deferred. `next` makes
-      a waiting queue ready when its time has come.
+    - Waiting queues get no turn yet. Their URLs are due later, such as retries, or `not_before` is in the future. When
+      the time has come, `next` makes a waiting queue ready.
     - A queue without URLs gets no turn.
     - A queue with `in_line` gets no turn: its host is already in the crawl's line of due hosts.
     """
@@ -140,7 +148,7 @@ class HostShares:
     def first(self, queues: Mapping[CrawlId, CrawlQueue]) -> CrawlQueue | None:
         """Return the ready queue with the least virtual time, or None if no queue is ready.
 
-        The time is not checked. A waiting queue is ignored until `next` makes it ready.
+        Waiting queues are ignored, even if they are due by now. Only `next` makes waiting queues ready.
         """
         while self._ready:
             queue = _current(queues, self._ready[0])

@@ -47,10 +47,14 @@ class HostFacts(Struct, frozen=True):
 class ReservedSlot(Struct):
     """A slot of a host that no other shard can use now. Times are `Clock.elapsed` seconds.
 
-    - `slots`: how many shards of the host may be out while this one is out.
-    - `queue`: the queue of its shard. None: the slot is reserved, and the shard is not leased yet.
-    - `since`: when it was leased, or the end of the host's delay if that came later.
-    - `estimate`: the seconds of host time that `queue` was charged with.
+    The owner first reserves the slot, and then leases a shard in the slot.
+
+    - `slots`: how many shards of the host may be out while this slot is taken.
+    - `queue`: the queue that the shard was taken from. None: no shard is leased in the slot yet, or an earlier owner
+      leased the shard and its queue is not in memory. Then `since` and `estimate` have no meaning.
+    - `since`: the start of the host time that `queue` is charged with. This is when the shard was leased, or the end of
+      the host's delay if that came later. For a lease of an earlier owner, it is the claim of the partition.
+    - `estimate`: the seconds of host time that `queue` was charged with in advance. `Host.charge` corrects the charge.
     """
 
     slots: int
@@ -62,12 +66,13 @@ class ReservedSlot(Struct):
 class Host(Struct):
     """A host in memory, with its queues and slots. Times are `Clock.elapsed` seconds.
 
-    - `rested_from`: when the last delay of the host began. The host gets a delay after each of its shards.
-    - `last_delay_s`: the length of that delay in seconds. If a crawl's own delay is longer, the crawl waits for the
-      longer one.
+    - `rested_from`: when the host's delay after its last shard began, usually at the last response of the shard. The
+      owner does not see the delays between the responses of one shard: the worker keeps them.
+    - `last_delay_s`: the length (s) of the delay that began at `rested_from`. Every crawl waits at least for this
+      delay. A crawl with a longer delay of its own waits for its own, also counted from `rested_from`.
     - `taken`: the slots in use.
     - `turns`: the order of its crawls, None while only one has a queue.
-    - `virtual`: the virtual time of the shard that started last.
+    - `virtual`: the host's virtual time (see `host_shares`). A queue that was empty begins at this time.
     - `armed_for`: when the owner next checks whether the host can be visited. `NEVER`: no check is planned.
     - `turn_until`: until this time, the host is reserved for the crawl whose turn it is. After this time, the next
       crawl may use the host, too.
@@ -140,9 +145,13 @@ class Host(Struct):
         return queue
 
     def next(self, now: float) -> CrawlQueue | None:
-        """Return the queue whose turn it is at `now` (`Clock.elapsed`), or None.
+        """Return the queue that gets the next turn on this host, or None if no queue can get it.
 
-        Only queues that have URLs to fetch and are not in their crawl's line get a turn.
+        A queue can get the turn if both of these are true:
+
+        - The queue has URLs to fetch at `now` (`Clock.elapsed`).
+        - `in_line` is False. A queue with `in_line` has had its turn already: the host waits in the line of the queue's
+          crawl until the pool has capacity.
         """
         if self.turns is not None:
             return self.turns.next(self.queues, now, self.virtual)

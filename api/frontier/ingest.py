@@ -134,9 +134,11 @@ class Ingest:
         await asyncio.sleep(error.retry_in)
 
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
-        """Apply discoveries in order.
+        """Apply discoveries in order, in one or more batches.
 
-        Split them into batches, so that no batch has reports from both before and after a command in progress.
+        The message of a command is in the same stream as the discoveries. If a command in progress has its message
+        between two of `reports`, a new batch begins there. For example, the reports 5, 6 and 9 and a command with the
+        sequence 7 make two batches: 5 and 6, then 9.
         """
         # The command skips the rows that later reports write, but not the rows of earlier ones.
         begun = 0

@@ -209,9 +209,13 @@ class Leases:
         return held
 
     def begin(self, lease_id: LeaseId, delivery: int, holder: str, now: float) -> GrantDecision:
-        """Decide on a worker's question to begin this lease, without changing anything.
+        """Decide whether a worker may begin to fetch the shard of this lease, and return the decision.
 
-        `delivery`: how many times the broker has delivered the shard. `holder`: the name of the visit that asks.
+        This call only decides: it gives no grant. If the decision is MayGrant, the caller stores a new grant in SQL and
+        then calls `granted`.
+
+        - `delivery`: how many times the broker has delivered the shard.
+        - `holder`: the name of the visit that asks.
         """
         held = self._held.get(lease_id)
         if held is None:
@@ -228,12 +232,13 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Check whether `holder` may extend grant `number` of the lease. Return the lease if so, else None.
+        """Return the lease if the visit `holder` may go on under grant `number`. Otherwise return None.
 
-        The grant must be the newest grant of the lease, must not have expired, and must belong to `holder`. If an
-        earlier owner gave the grant, its holder is unknown. Then this call records `holder` as the grant's holder.
+        This is the first of two steps to extend a grant. The second step is `extended`, which sets the new end.
 
-        The end of the grant stays as it is. To set a new end, call `extended`.
+        - Grant `number` must be the newest grant of the lease, and must not have expired.
+        - The grant must belong to `holder`. If an earlier owner gave the grant, no holder is known at first. Then this
+          call records `holder` as the holder.
         """
         held = self._held.get(lease_id)
         if held is None or held.grant is None or held.grant.number != number or now >= held.grant.until:

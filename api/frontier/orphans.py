@@ -3,13 +3,14 @@
 They remain after a crawl was deleted, or if a shard was published late. In a pool without workers they would stay for
 ever. The owner searches for them periodically, and at once after a deletion.
 
-A shard that a worker may still begin is never dropped:
+A shard that a worker may still begin must not be dropped. So the owner takes four steps, in this order:
 
-- A lease is committed and kept in memory before its shard is published.
-- After the owner has read a shard, it proves in SQL that it is still the owner.
-  So the shard was published by this owner or an earlier one.
-- Lease numbers are never reused, so a lease that this owner does not have in memory is over for good.
-- A shard is dropped by its sequence, so a later shard in the same place is not dropped instead.
+1. Read the shard from the queue.
+2. Check in SQL that this master still owns the partition. If not, drop nothing: a new owner may have published the
+   shard.
+3. Check that memory has no lease of the shard. An owner has each of its leases in memory before it publishes the shard,
+   and lease numbers are never reused. So a lease that is missing is over for good.
+4. Drop the shard by its sequence. A later shard in the same place has a higher sequence and stays.
 """
 
 import asyncio
@@ -52,9 +53,10 @@ class OrphanedShards:
     def wait_s(self) -> float:
         """Return for how many seconds the owner's sweep may pause, if the sweep has nothing else to repair.
 
-        - If the last search found no shard without a lease: a long pause of several search intervals.
-        - If it found one, the next search decides whether to drop the shard: the seconds until the next search.
         - If there was no search yet: the seconds until the first search.
+        - If the last search found a shard without a lease: the seconds until the next search. Only a second search in a
+          row that finds the shard may drop it.
+        - If the last search found none: a long pause of several search intervals.
         """
         if self._searched and not self._suspects:
             return self._own.settings.orphans_interval_s * _RESTS

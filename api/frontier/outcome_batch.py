@@ -87,8 +87,8 @@ class OutcomeBatch:
     def outcome(self, message: Outcome, arrived: float | None = None) -> None:
         """Decide what one outcome message changes, and add that to the batch.
 
-        `arrived`: when the owner received the message (`Clock.elapsed`), None for now. The host's last response ended
-        `quiet_ms` before that. If the message ends the visit, the host's next delay counts from that end.
+        `arrived`: when the owner received the message (`Clock.elapsed`), None for now. If the message ends the visit,
+        the host's next delay begins `message.quiet_ms` before `arrived`: when the host's last response ended.
         """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -327,10 +327,10 @@ class OutcomeBatch:
         reason: str | None,
         flags: int | None = None,
     ) -> None:
-        """Add to the batch that a leased URL gets the state `state`, and update the counters. `reason`: why, or None.
+        """Add two things to the batch: the new state of a leased URL, and the counters that change with this state.
 
         - `rank`: the sort key of a QUEUED URL, or the due time of a WAITING URL (Unix ms).
-        - `flags`: the new flags of the URL's row. None: its flags stay as they are.
+        - `flags`: the new flags in the URL's row, None to keep them. `reason`: the reason in the row, like `http_404`.
         """
         crawl_id, host_id = held.row.crawl_id, held.row.host_id
         flags = url.flags if flags is None else flags

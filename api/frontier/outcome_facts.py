@@ -1,4 +1,4 @@
-"""Derive from an outcome the row of a fetch, the facts of its host, and what changes of a stored page. Pure."""
+"""Compute what the outcome of a URL changes: the URL's fetch row, its host's row, and its page's history. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -66,10 +66,13 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 
 
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
-    """Return why the URL's last fetch is not listed as a page, or None if it is listed.
+    """Return why lists of pages leave out this fetch, or None if they show it. The first case that holds decides:
 
-    - `page`: the fetch stored a page. The page is listed, unless a robots directive such as `noindex` forbids that.
-    - `requisite`: the URL was leased as a requisite. If the fetch stored the requisite, the reason is `requisite`.
+    - `page` is True: the fetch stored a page. Return the directive that keeps it out, such as `noindex`, else None.
+    - The crawl does not fetch or store this media type: return `not_fetched` or `media_type`.
+    - The response is a sitemap or feed: return `sitemap`.
+    - `requisite` is True: the URL was leased as a requisite. If the fetch stored the requisite, return `requisite`.
+    - Otherwise return the result of the fetch, such as `http_404` (`reason_of`).
     """
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
@@ -94,8 +97,8 @@ def fetch_row(
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    The row's `page` is True only if the fetch stored a page, and the robots directives of the page permit indexing.
-    Otherwise the row's `reason` tells why not. Examples are `noindex`, `sitemap` and `http_404`.
+    The row has a field `page`, too. It differs from the parameter for a stored page that robots directives forbid to
+    index: the field is False. If the field is False, the row's `reason` tells why: `noindex`, `sitemap`, `http_404`.
     """
     record = result.record
     return FetchRow(
@@ -126,9 +129,10 @@ def fetch_row(
 
 
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
-    """Return the number of a page's excluded links by reason, as text such as `depth 3`. None: no link was excluded.
+    """Return the counts of a page's excluded links by reason, such as `depth 3;robots 1`. None: no link was excluded.
 
-    If the scope excluded a link and the spec's `revision` is above 1, append the revision, as in `depth 3;scope 2`.
+    If the scope excluded a link and the spec's `revision` is above 1, the text ends with the revision. For example,
+    `depth 3;scope 2` says: 3 links were too deep, and the spec had revision 2.
     """
     if not result.left_out:
         return None
@@ -239,9 +243,7 @@ def facts_noted(
 def grown_cap(cap: int) -> int | None:
     """Return the queue's new limit of URLs per shard after a successful shard. None: the limit stays as it is.
 
-    - `cap`: the present limit. 0 means no limit, so the result is None.
-
-    The new limit is twice `cap`. If `cap` is 250 or more, it is 0: no limit.
+    The new limit is twice the present limit `cap`, or 0 (no limit) if `cap` is 250 or more. If `cap` is 0, return None.
     """
     if cap == 0:
         return None
@@ -311,7 +313,7 @@ class RepeatedFetch(Struct):
 
         - the rows of the fetch, and an entry in the crawl's log of new, changed and gone pages
         - for a new or changed page: the counts of its excluded links and other missing content (`count_losses`)
-        - how often the dates that the host's sitemaps and feeds give for pages were right
+        - the host's record of how often the dates in its sitemaps and feeds announced a real change of a page
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
         visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
@@ -404,10 +406,8 @@ class RepeatedFetch(Struct):
     def _compared(self, changes: Changes, visited: Visited, signals: HostSignals) -> HostSignals:
         """Compare the page with its stored version, to check if the host's sitemaps and feeds gave a right date for it.
 
-        - `signals`: how often these dates were right before this fetch.
-
-        Return `signals` with this check counted, and add the result to `changes`. If no check is possible, return
-        `signals` as given.
+        `signals`: how often these dates were right before this fetch. Return `signals` with this check counted, and
+        add the result to `changes`. If no check is possible, return `signals` as given.
         """
         (crawl_id, host_id, _), last = self.place, self.url.last
         unchanged = is_unchanged(self.url, visited)

@@ -28,10 +28,11 @@ from shared.ports.broker import ReportKind
 from shared.runtime.wake_up import WakeUp
 
 _COMMANDS_UNREAD_S: Final = 30.0
-"""For this many seconds after its claim, an owner compares leased URLs with the crawl's scope before it publishes them.
+"""For this many seconds after the claim of a partition, its new owner may not have read all commands.
 
-It does this for crawls whose spec was ever changed. Perhaps it has not read the command for a changed scope yet, so
-URLs outside the scope may still be queued.
+An unread `rescope` command means that queued URLs may be outside the crawl's changed scope. So during this time, the
+owner checks the URLs of each new lease by the scope before it publishes the shard. Crawls with an unchanged spec need
+no check.
 """
 
 
@@ -217,7 +218,7 @@ class Ownership:
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Store in memory the page counts of a crawl. The caller has read `counts` from SQL.
+        """Put the page counts of a crawl into memory. The caller has read `counts` from SQL: this method reads nothing.
 
         `counts`: numbers of the crawl's pages by how often they change, such as 50 pages that change about once a day.
         """
@@ -267,13 +268,15 @@ class Ownership:
         return lease_id
 
     def offer(self, row: QueueRow, now: float, now_ms: int, *, pinned: bool = False) -> bool:
-        """Add a queue from its SQL row to memory, or update it there. Return False if that is not possible.
+        """Add a queue from its SQL row to memory, or update it there. Return True if that was done.
 
-        - The crawl must not be in deletion.
-        - The crawl must be loaded for dispatch. If `pinned`: it is enough that the crawl was looked up in SQL.
-        - Memory must have the queue's host, or room for another host. If `pinned`: the host is added without room, too.
+        `pinned`: True if a lease of the queue is out. Such a queue is needed in memory, so two rules are relaxed.
 
-        `pinned`: True for a queue that has a lease out.
+        Return False in each of these cases:
+
+        - The crawl is being deleted.
+        - The crawl is not loaded for dispatch. With `pinned`, it is enough that the crawl was looked up in SQL.
+        - The host is not in memory, and memory has its maximum of hosts. With `pinned`, the host is added all the same.
         """
         crawl = self.crawls.find(row.crawl_id) if pinned else self.crawls.get(row.crawl_id)
         if crawl is None:
@@ -330,10 +333,10 @@ class Ownership:
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def given_up(self, changes: Changes) -> None:
-        """Mark the page counts of some crawls as outdated, so that these counts are read from SQL again.
+        """Update the memory after a committed transaction gave up URLs: their state is now `failed` or `excluded`.
 
-        These are the crawls of the queues in `changes.give_up`. A committed transaction has set URLs of these queues to
-        the state `failed` or `excluded`.
+        `changes.give_up` names the queues of these URLs. The page counts of their crawls may be wrong now. So these
+        counts are marked as outdated, and are read from SQL again.
         """
         for crawl_id, *_ in changes.give_up:
             if (pages := self.recrawls.get(crawl_id)) is not None:

@@ -1,8 +1,15 @@
 """How crawls share a pool: by visit time and weight (start-time fair queueing, as in `host_shares`).
 
-Each free place for a shard goes to the crawl that has used the least visit time per weight. Only crawls with a due host
-take part. When a shard is allotted, its crawl is charged with its mean visit time. The charge is corrected when the
-shard ends. A crawl that comes later starts at the virtual time of the shard that was allotted last.
+Each crawl has a virtual time in its pool: the visit time that the crawl used, divided by its weight. Each free place
+for a shard goes to the crawl with the least virtual time. Only crawls with a due host take part.
+
+When a crawl is allotted a shard, the crawl is charged with the mean time of its visits so far. When the shard ends, the
+charge is corrected to the time that the visit took.
+
+The pool has a virtual time, too: the highest virtual time at which a crawl was allotted a shard so far. A crawl that
+joins, or had no due host for a while, starts at the pool's virtual time, if the crawl's own is lower. So the crawl does
+not catch up on time in which it had nothing to fetch.
+
 Pure; times are monotonic seconds.
 """
 
@@ -79,10 +86,10 @@ class _Pool:
     - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
       also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
-    - `since`: the lines (`WaitingHosts`) with unused allotments. The value is the time when the line last used an
-      allotment. If it has used none, the value is the time of its first allotment.
+    - `since`: for each line (`WaitingHosts`) with unused allotments: from when on the line has used none of them. This
+      is when the line got its first allotment, or used one last. After `UNUSED_S` seconds the line loses them.
     - `promised`: the number of shards that are allotted but not leased.
-    - `virtual`: the virtual time of the crawl that was allotted a shard last.
+    - `virtual`: the pool's virtual time, as the module's docstring defines it.
     """
 
     crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
@@ -119,7 +126,10 @@ class PoolShares:
         return known.promised if known else 0
 
     def shut(self, pool: str, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl may not dispatch at present, for example because its budget is spent."""
+        """Return True if the crawl is shut: it gets no allotments, because it may not dispatch at present.
+
+        An example is a crawl whose budget is spent. `allot` shuts such a crawl, and checks it again after `AGAIN_S`.
+        """
         crawl = self._crawl(pool, crawl_id)
         return crawl is not None and crawl.shut
 
@@ -186,9 +196,12 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """Remove one used allotment of the line from the counts, after the caller tried to lease a shard with it.
+        """Stop counting one allotment as a shard of the line's crawl. Call this once for each earlier call of `use`.
 
-        Until this call, the allotment counts as a shard of its crawl. If the shard was leased, `add` counts the lease.
+        Between `use` and `settle`, the caller tries to lease a shard:
+
+        - If that succeeds, the caller counts the new lease with `add`.
+        - If that fails, the place of the allotment becomes free.
         """
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)

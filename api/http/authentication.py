@@ -227,7 +227,10 @@ class Authentication:
 
 
 def _peer_of(scope: Scope) -> Peer:
-    """Return the peer of the request's own connection."""
+    """Return the address and the verified client certificate of the connection on which this master got the request.
+
+    If another master forwarded the request, this is that master and not the original client.
+    """
     client = scope.get("client")
     return Peer(None if client is None else client[0], scope["state"].get("certificate"))
 

@@ -68,8 +68,8 @@ class Services:
     - `overview` reads crawls, lag and the audit log in SQL. `backlog` counts the reports that are not applied yet.
     - `events` reads events, `telling` publishes them.
     - `keyring` verifies API keys, `uses` stores when each was last used. `permits` and `wrong_keys` limit requests.
-    - `longest_grant_s`: the setting `grant_s` with which the master was started. The hot configuration may set a
-      shorter grant, but no longer one. `ack_wait_s`: the setting of that name at the start.
+    - `longest_grant_s`: the setting `grant_s` with which the master was started. The hot configuration may set a grant
+      of at most this length. `ack_wait_s`: the setting of that name at the start.
     - `body_bytes`: the maximum size of a request body.
     """
 
@@ -311,7 +311,8 @@ Page = Annotated[Paging, Depends(_paging)]
 def problems(*kinds: ProblemKind | int) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a route for the OpenAPI document, by status.
 
-    An HTTP status among `kinds` means the first kind of problem with that status.
+    Each of `kinds` is a kind of problem, or an HTTP status. A status stands for one kind: the first member of the enum
+    `ProblemKind` with this status. For example, 409 stands for EXISTS, the first of several kinds with the status 409.
     """
     by_status: dict[int, list[ProblemKind]] = {}
     for kind in kinds:
