@@ -196,9 +196,12 @@ def _common(operation: dict[str, Any], *, reads: bool) -> dict[int, list[Problem
 
 
 def _as_sent(parameter: dict[str, Any]) -> None:
-    """Complete a parameter in place: description, example and default. Write the name of a header in title case.
+    """Correct, in place, FastAPI's description of a request parameter, so that it shows what clients send.
 
-    Remove null from the types of an optional parameter, because a parameter is never sent as null.
+    - The name of a header is written in title case.
+    - null is removed from the types, because a parameter is never sent as null.
+    - A missing description of a path parameter, and a missing example, are added from the tables of this module.
+    - The description also states the default value, if there is one.
     """
     if parameter["in"] == "header":
         parameter["name"] = parameter["name"].title()

@@ -5,10 +5,11 @@ from copy import deepcopy
 from typing import Any, Final
 
 INPUT: Final = "Input"
-"""The suffix of schemas for requests: the schema `X` of responses is `XInput` for requests.
+"""The suffix that marks the copy of a schema for requests, as in `XInput`.
 
-Only a schema that both requests and responses use has such a copy. The copy forbids additional fields. The original
-allows them."""
+If both requests and responses use a schema `X` that forbids additional fields, requests get a copy of `X` with the name
+`XInput`. The copy forbids additional fields. `X` itself is changed to allow additional fields, for responses.
+"""
 
 _TEXT: Final = {"type": "string"}
 

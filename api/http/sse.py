@@ -87,8 +87,9 @@ class EventStream(Response):
 
     - `following`: the cursor from which the response gets the events. The caller opens it, and the response closes it.
     - `gap`: the events that may be missing before the first event. The gap is sent first. None: no event is missing.
-    - `events`: used only to read the sequence of the newest event in the broker. If no event is for this client, the
-      response moves the cursor to that sequence. A client that connects again then does not resume from an old place.
+    - `events`: gives the sequence number of the newest event in the broker. The events themselves come from
+      `following`. While no event is for this client, the response moves `following` to that number. So a client that
+      connects again does not resume from an old place.
     - `streams`: the limit of open streams. The response ends when `streams` is closed, because the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.

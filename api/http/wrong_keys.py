@@ -44,10 +44,17 @@ class WrongKeyRefusal:
         await self._app(scope, receive, send)
 
     async def _problem(self, scope: Scope, request_id: str) -> ApiProblem | None:
-        """Return the problem if this request's key is wrong, or if its address sent too many wrong keys.
+        """Return the problem with which this request is refused. None: the request goes on to the next layer.
 
-        Return None if the key is valid. Return None also if `Authentication`, a later layer, must decide: the request
-        has no key or no client address, was forwarded, or the database did not answer.
+        The first rule that fits decides:
+
+        - This master accepted the key lately: None.
+        - The request has no key or no client address, or another master forwarded it: None.
+        - The address sent too many wrong keys: a problem. The key is not checked, so a valid key is refused, too.
+        - The key is valid, or the database does not answer: None.
+        - The key is wrong: a problem. The wrong key is counted for the address.
+
+        None is no permission: `Authentication`, a later layer, checks the request as well.
         """
         client, key = scope.get("client"), key_of(header_of(scope, b"authorization"))
         if not key or client is None or self._keyring.has_seen(key):

@@ -54,12 +54,17 @@ _TERM_BITS: Final = 44
 
 
 def epoch_after(stored: int, published: int | None, newest: Term, revision: int) -> int:
-    """Return the epoch under which to lead: `stored`, or a higher one if etcd was replaced.
+    """Return the epoch under which to lead: `stored`, or a higher epoch if etcd was replaced.
 
     - `stored`: the epoch in SQL.
-    - `published`: the epoch in etcd, None if etcd has none. If it differs from `stored`, etcd counts as replaced.
-    - `newest`: the newest term in SQL, which contains an etcd revision.
-    - `revision`: the newest revision in etcd. If the term is newer, etcd counts as replaced.
+    - `published`: the epoch in etcd, None if etcd has no epoch.
+    - `newest`: the newest term in SQL. A term is a pair of an epoch and a revision of etcd.
+    - `revision`: the present revision of etcd.
+
+    etcd counts as replaced in two cases:
+
+    - `published` is None, or another epoch than `stored`.
+    - `newest` is greater than the pair (`stored`, `revision`). So the present etcd cannot have given its revision.
     """
     if published == stored and newest <= term_of(stored, revision):
         return stored
@@ -179,7 +184,11 @@ class Leader:
                 raise
 
     async def _won(self, session: Session) -> Leadership | None:
-        """Campaign until the election is won. Return None if this master became unfit or another should lead."""
+        """Campaign in one election. Return the leadership if this master wins, None if it gave up before.
+
+        This master gives up if it becomes unfit. It also gives up if it drains and a master that does not drain could
+        lead. After None, the caller waits until this master should campaign, and calls again.
+        """
         record = encode_record(LeaderRecord(self._member.id, self._member.address))
         async with Tasks() as tasks:
             winning = tasks.start(

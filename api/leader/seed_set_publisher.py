@@ -71,9 +71,12 @@ class SeedSetPublisher:
         log.info("seed_set.commanded", crawl=change.crawl_id, name=change.name, command=command_id_of(change.revision))
 
     async def _command(self, change: SeedSetCommand, partition: Partition, here: list[Place]) -> None:
-        """Send the URLs that a change removed in a partition to the partition's owner.
+        """Send a command to the owner of a partition: withdraw the URLs that a change of a seed set removed.
 
-        Send them as one command, or as several commands if one would be too large. `here`: these URLs.
+        - `change`: the change, which may concern URLs of many partitions.
+        - `here`: the URLs of this partition that the change removed, each as host and fingerprint. It may be empty.
+
+        If `here` is too large for one command, several commands are sent.
         """
         # The last command has the id that the API shows for the change, because the owner applies it last.
         parts = pieces(here)

@@ -166,10 +166,10 @@ class ClusterMaster:
         return f"<ClusterMaster {self._leader!r} {self._fleet!r}>"
 
     def _count_firing(self, schedule: str, firing: Firing, waited: bool) -> None:
-        """Count the firing of a schedule in the metrics, and pass it to `on_firing`.
+        """Count a new firing of a schedule in the metrics. Pass every firing, new or not, to `on_firing`.
 
-        `waited`: True if the firing was queued before, and now has another outcome. It was counted when it was queued,
-        so it is not counted again.
+        `waited`: False for a new firing. True for a firing that was counted when it was queued, and that has another
+        outcome now. Such a firing is not counted a second time.
         """
         if not waited:
             self._stats.firings[firing.outcome] += max(1, firing.missed)

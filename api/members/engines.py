@@ -23,9 +23,9 @@ class MasterEngines:
 
     - `keys`: the names of the cluster's keys in etcd. All begin with `keys.root`.
     - `view`: the newest snapshot of these keys: the members, the leader and the assignments as of one moment.
-    - `kind`: the kind of database of `store`.
-    - `items`, `desired` and `schedules` are other tables of the same database.
-    - `retained`: tables of that database from which the leader deletes rows after their retention.
+    - `store`, `items`, `desired` and `schedules`: different tables of one database.
+    - `kind`: the kind of this database.
+    - `retained`: tables of this database from which the leader deletes rows after their retention.
     - `publisher` returns a publisher of crawl specs that may write while the given leadership lasts.
     - `archive`: the archive of pages, None if this master cannot read it.
     """

@@ -109,8 +109,9 @@ class MemberStats:
     def pressure(self, pool: str, now: float) -> PressureAt | None:
         """Return the resource pressure that stops dispatch for a pool; None if none does, or no status is recent.
 
-        - If masters that own partitions are under pressure, return the pressure at the first of them, by id.
-        - Otherwise, if all workers of the pool are under pressure, return the pressure at the first worker, by id.
+        - If at least one master that owns partitions is under pressure, return the pressure at this master. If there
+          are several, the master with the lowest id is taken.
+        - Otherwise, if all workers of the pool are under pressure, return the pressure at the one with the lowest id.
         """
         masters = [each.status for each in self._masters.values() if now - each.received_at <= STALE_AFTER_S]
         for status in sorted(masters, key=lambda status: status.master):

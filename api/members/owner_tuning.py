@@ -1,4 +1,8 @@
-"""Convert owners' settings at the start to hot-configuration values, and apply changed values to the settings."""
+"""Convert between the settings of owners (`FrontierSettings`) and the hot configuration of a master (`MasterTuning`).
+
+- `started_as`: the settings with which a master was started, as values of the hot configuration.
+- `limits_of`: the settings of owners, with the present values of the hot configuration.
+"""
 
 from msgspec.structs import replace
 

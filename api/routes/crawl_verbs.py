@@ -121,14 +121,15 @@ async def commanded(
     partition: Partition | None = None,
     apart: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> str:
-    """Publish a command to the owner of `partition`, or of all partitions if it is None. Return the command's id.
+    """Publish a command to the owners of some or all partitions. Return the command's id.
 
-    - `by`: the client that is recorded in the database as the requester.
-    - `args`: the arguments of the command, which are also recorded in the database.
-    - `apart`: the arguments for each partition, if they differ. None: they are `args` for each partition. If `apart` is
-      given, only the partitions in it get the command. `partition` is ignored then, and `args` is only recorded.
+    Two parameters decide which partitions get the command, and with which arguments:
 
-    Raise Transient if the broker did not store the command in time.
+    - If `apart` is given: each partition in `apart` gets the command, with its own arguments from `apart`.
+    - Otherwise: `partition` gets the command with the arguments `args`. If `partition` is None, all partitions get it.
+
+    In both cases, `args` and the requester `by` are recorded in the database. Raise Transient if the broker did not
+    store the command in time.
     """
     partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
     try:

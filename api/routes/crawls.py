@@ -285,13 +285,14 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return what a PUT of `wanted` would change about whether the crawl runs. The list has at most one change.
+    """Return how a PUT of `wanted` would change whether the crawl runs. The list has at most one change.
 
-    - If the PUT changes `desired`: the change of `desired`.
-    - If `desired` stays the same and `mended` is True: the change of the crawl's state.
-    - Otherwise: the list is empty.
+    `mended`: True if the crawl's state does not agree with `wanted.desired`, such as a paused crawl that should run.
+    The PUT would then start, resume or pause the crawl.
 
-    `mended`: True if the PUT would start, resume or pause the crawl, because its state does not agree with `desired`.
+    - If the PUT changes `desired`: the list has the change of `desired`, whatever `mended` is.
+    - If `desired` stays the same and `mended` is True: the list has the change of the crawl's state.
+    - If `desired` stays the same and `mended` is False: the list is empty.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

@@ -214,16 +214,14 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of an archive record that has the body of the page `view`.
+    """Find the body of the page `view`, whose own archive record has none. Return the location of the body's record.
 
-    - `view`: a page whose own archive record has no body, because an earlier fetch gave the same body.
-    - `url`: the URL of the earlier fetch. The archive record of `view` names this URL.
-
-    The body is in the record of the crawl's stored page of `url`. Raise Missing in these cases:
+    The record of `view` has no body because an earlier fetch gave the same body. The record names the URL of that
+    fetch: `url`. So the body is expected in the record of the crawl's stored page of `url`. Raise Missing if not:
 
     - The crawl has no stored page of `url`.
     - The stored page of `url` has another body.
-    - The stored page of `url` is `view` itself, whose record has no body.
+    - The stored page of `url` has the same record as `view`, and this record has no body.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

@@ -30,10 +30,10 @@ router = Router(prefix="/v1/crawls/{name}/seeds", tags=["seeds"], responses=prob
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 20
 SCANNED: Final = 5_000
-"""Maximum number of stored seeds that are read to fill one page of uploaded seeds.
+"""Maximum number of rows that are read from the database for one page of uploaded seeds.
 
-The stored seeds include the seeds of the spec. These are read and counted, but skipped: an earlier page has listed
-each of them.
+The rows also include the seeds of the spec. Rows of such seeds are skipped, because earlier pages have listed these
+seeds. So a page may have few seeds, although many rows were read.
 """
 
 

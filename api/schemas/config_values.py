@@ -71,10 +71,11 @@ class Setting:
 
     @property
     def usual(self) -> tuple[str, str]:
-        """The section and name of the setting whose default applies to this setting.
+        """The section and the name by which the default of this setting is looked up.
 
-        For `pools.eu.max_visits`, a setting of a single pool, it is `("worker", "max_visits")`. Outside of pools, it is
-        the setting itself.
+        - `master.grant_s`: `("master", "grant_s")`.
+        - `pools.eu.max_visits`: `("worker", "max_visits")`, because a pool has no defaults of its own.
+        - `log_level`, which is in no section: `("log_level", "log_level")`.
         """
         return ("worker" if self.path[0] == _POOLS else self.path[0], self.path[-1])
 

@@ -332,9 +332,9 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return the reasons that stop a crawl in `state` now, and the warnings about its spec.
+        """Return what a response says of the crawl besides its row: reasons why nothing is dispatched, and warnings.
 
-        `around`: the live members and their statuses.
+        `state`: only a seeding or running crawl has reasons. `around`: the live members and their statuses.
         """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None

@@ -59,7 +59,10 @@ class KeyInput(KeySpec):
 
 
 class KeyBounds(Model):
-    """The declaration of an API key in canonical form. Fields that were left out have their defaults."""
+    """What an API key may do, and when and from where it is accepted.
+
+    A field that was left out of the declaration has its default. Networks and the certificate are in canonical form.
+    """
 
     role: Role = field("What it may do.")
     kind: IdentityKind = field(_KIND)

@@ -47,10 +47,10 @@ RESTS_S: Final = 5
 MAX_CONNECTIONS: Final = 1000
 MAX_SPARE: Final = 32
 SPARE_S: Final = 10.0
-"""Maximum seconds for the only request of a connection beyond the limit.
+"""Seconds after which a surplus connection is aborted, counted from the moment the head of its request was received.
 
-A connection beyond the limit was accepted although the maximum number of connections was open. It may send one request.
-It is aborted `SPARE_S` seconds after the head of the request was received, if it is still open.
+If the maximum number of connections is open, the master accepts up to `MAX_SPARE` surplus connections. A client may
+send one request over a surplus connection. The connection is closed after the response, at the latest after `SPARE_S`.
 """
 
 FILES_ASIDE: Final = 512

@@ -1,4 +1,9 @@
-"""Verbs seeds add, seeds delete and seeds set of `orb ctl`. Seeds come from arguments or from files of any size."""
+"""The commands `orb ctl seeds add`, `orb ctl seeds delete` and `orb ctl seeds set`.
+
+- `seeds add` reads seeds from arguments, or from files of any size.
+- `seeds delete` reads seeds from arguments.
+- `seeds set` reads seeds from a file.
+"""
 
 import argparse
 import json
@@ -21,7 +26,7 @@ _AT_ONCE: Final = 1_000
 
 
 def declare(verbs: Verbs) -> None:
-    """Add the verbs seeds add, seeds delete and seeds set to `orb ctl`."""
+    """Add the commands `seeds add`, `seeds delete` and `seeds set` to `orb ctl`."""
     seeds = verbs.family("seeds", "add and delete seeds, and put seed sets (`get seeds` and `get seed-sets` list them)")
     add = seeds.add("add", "add seeds; accepted seeds are stored durably", _add)
     add.add_argument("crawl", metavar="CRAWL")

@@ -73,9 +73,13 @@ def _turn(desk: VerbContext, arguments: argparse.Namespace) -> int:
 
 
 def _left_for(name: str, reason: str | None) -> str | None:
-    """Return a message for the user if the crawl `name`, which was started again, may finish at once. Otherwise None.
+    """Return a warning for a crawl that was started again after it finished: it may finish again at once.
 
-    `reason`: the finish reason before this start. There are messages for `complete` and budgets such as `max_pages`.
+    `reason`: why the crawl `name` finished before.
+
+    - `complete`: everything was fetched, so there may be nothing left to fetch.
+    - A budget, such as `max_pages`: the budget is used up, unless it was raised.
+    - Any other reason: the result is None, because the crawl can go on.
     """
     match reason:
         case "complete":
@@ -118,13 +122,14 @@ def turned(client: Client, name: str, verb: str) -> tuple[Mapping[str, Any], Map
 
 
 def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return True if the crawl shows that the verb was applied to it. Return False for `retry-failed`.
+    """Return True if a comparison of the crawl before and now shows that the verb was applied.
 
     `before` and `now` are the API's answers for the crawl before the verb and at present.
 
-    - `reset` changes the crawl's id.
-    - `start` and `refresh` of a finished crawl change the time at which it finished.
-    - Other verbs change its state to one of `_STATES`.
+    - `reset`: the crawl has another id.
+    - `start` and `refresh` of a finished crawl: the time at which the crawl finished has changed.
+    - `retry-failed`: the result is always False, because this verb cannot be recognized from the crawl.
+    - Any other verb: the state has changed to one of the states in `_STATES` for the verb.
     """
     if verb == "reset":
         return bool(now["id"] != before["id"])

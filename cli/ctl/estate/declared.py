@@ -167,9 +167,9 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 
     `rest`: the fields of the document except its kind and name. There are two forms of documents:
 
-    - The document has a `spec` with fields. Its fields are returned unchanged.
-    - The document has no `spec`, but `seeds` at the top level. Its fields are moved into a new `spec`. Only `labels`,
-      `desired` and `start` stay at the top level.
+    - The document has a `spec` with fields. The result is `rest`, unchanged.
+    - The document has no `spec`, but `seeds` at the top level. The result has a new `spec` with all fields of `rest`,
+      except `labels`, `desired` and `start`. These three stay at the top level.
 
     Raise Usage for any other document. `explicit`: True if the document states its kind. If False, the error message
     also mentions the field `kind`.
@@ -186,10 +186,14 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
     """Convert the fields of a document to the body of a PUT of an API key.
 
-    `rest`: the fields of the document except its kind and name. There are two forms of documents:
+    In this body, `kind` says what proves the identity: a secret (`key`) or a client certificate (`certificate`). In a
+    document, `kind` is the kind of resource (`api-key`), and `identity` says what proves the identity.
 
-    - The form of a master's answer has the field `spec`. The fields in `spec` move to the top level.
-    - Any other document has no `spec`. Its field `identity` is renamed to `kind`.
+    `rest`: the fields of the document except its kind of resource and its name. There are two forms of documents:
+
+    - A document in the form of a master's answer has a `spec`, with the field names of the body. The fields of `spec`
+      are moved to the top level.
+    - A document in the form of an exported file has no `spec`. The field `identity` is renamed to `kind`.
     """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")

@@ -47,14 +47,15 @@ class DeclaredKind:
     - `numbered`: True if the path of a resource ends in its `id`, not its name. To find the `id`,
       the list is requested with the name: `GET /v1/exclusions?target=NAME`.
     - `query`: parameters of a request for the list.
-    - `carries(body, asked)`: returns True if a resource has the labels in `asked`. None: the kind has no labels.
+    - `carries(body, asked)`: returns True if the labels in `asked` select a resource. If resources of this kind cannot
+      be selected by labels, the field `carries` is None.
     - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
-    - `of_crawl`: True if each crawl has its own list of such resources. The name of a resource is then CRAWL/NAME. The
-      list omits some fields, so all fields are only in the answer to a GET of the resource.
-    - `lacks(body, plan, crawl)`: returns an error if the resource does not fit its crawl, or if the crawl is missing.
-      Returns None otherwise. `body` is the resource in the file. `plan` is a master's plan for a PUT of the resource.
-      `crawl` is the crawl in the files, None if no file declares the crawl.
+    - `of_crawl`: True if each crawl has its own list of such resources, as of seed sets. The name of a resource is then
+      CRAWL/NAME. The list shows only some fields of a resource. A GET of the single resource returns all fields.
+    - `lacks(body, plan, crawl)`: returns why a resource cannot be used with the crawl that it names, None if it can.
+      `body` is the resource as a file declares it. `crawl` is the crawl as a file declares it, None if no file does.
+      `plan` is a master's answer about what a PUT of the resource would change, with warnings.
     """
 
     name: str
@@ -208,14 +209,13 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the schedule cannot apply its verb to its crawl, None if it can.
+    """Return why the schedule could not apply its verb to its crawl, None if it can.
 
-    - `plan`: the master's plan for a PUT of the schedule. It has a warning if the cluster does not have the crawl, or
-      if the `desired` of the crawl in the cluster forbids the verb.
-    - `crawl`: the crawl as a file declares it, None if no file declares it.
-
-    If a file declares the crawl, the result is an error if the declared `desired` forbids the verb. If no file declares
-    the crawl, the result is the first warning in `plan`.
+    - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The result is an error if the
+      crawl's `desired` forbids the verb.
+    - If no file declares the crawl: `crawl` is None. The result is the first warning in `plan`, the master's plan for a
+      PUT of the schedule. The master warns if the cluster has no such crawl, or if the crawl's `desired` forbids the
+      verb.
     """
     if crawl is None:
         return _missing(plan)
@@ -373,9 +373,9 @@ KINDS: Final = (CONFIG, EXCLUSION, HOST_POLICY, CRAWL, SEED_SET, SCHEDULE, API_K
 """All kinds, in the order of creation: a kind to which others refer comes first. Deletions use the reverse order."""
 
 IDENTITY: Final = "identity"
-"""The name of a field of API keys in files. In the API, the same field is called `kind`.
+"""The field, in files, that says what proves an API key's identity: a secret (`key`) or a client certificate.
 
-In a file, `kind` is the kind of resource, such as `api-key`.
+The API calls this field `kind`. Files cannot, because `kind` in a file is the kind of resource, such as `api-key`.
 """
 
 BY_NAME: Final[Mapping[str, DeclaredKind]] = {kind.name: kind for kind in KINDS}
