@@ -1,4 +1,6 @@
-"""`orb terraform install`: install the Terraform provider of a clone into its own virtual environment.
+"""`orb terraform install`: install the Terraform provider into its own virtual environment.
+
+Only a clone of the project's git repository contains the provider.
 
 The provider's framework requires another version of protobuf than this project, so it needs a separate environment.
 Every package is checked against the hashes in the provider's lock file. A stamp file is written last, so the next use
@@ -55,7 +57,8 @@ def overrides(folder: Path) -> str:
 def install(provider: Path = PROVIDER) -> Path:
     """Set up the provider's virtual environment if it is missing or outdated. Return the folder of its executable.
 
-    Raise Environment if the provider is not part of a clone, or if the set-up fails.
+    Raise Environment if the provider's files are missing: only a clone of the project's git repository has them. Raise
+    Environment also if the set-up fails.
     """
     if not (provider / _LOCK).is_file():
         raise Environment("`orb terraform` works in a clone of the repository only.")

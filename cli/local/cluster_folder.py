@@ -37,9 +37,10 @@ _NEXT_LOG: Final = "0.tmp"
 """The name of etcd's next log file. etcd allocates the file in advance, before it writes to the file."""
 
 _NEXT_LOG_BYTES: Final = 64_000_000
-"""The minimum size on the disk, in bytes, at which etcd's next log file is already allocated.
+"""A threshold, in bytes. It is compared with the size on the disk of etcd's next log file.
 
-If the file is smaller or missing, etcd must still allocate it."""
+- If the file has at least this size: etcd has already allocated the file.
+- If the file is smaller or missing: etcd must still allocate the file, and needs free space for it."""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"

@@ -143,9 +143,10 @@ def _finished(wanted: CrawlRequest) -> "Summary | None":
 
 
 def _already_finished(wanted: CrawlRequest, summary: "Summary") -> int:
-    """Print that the crawl is finished, and which flags continue it. Complete the archive if its index is outdated.
+    """Print that the crawl is finished, and which flags continue it. Return the exit code of the command.
 
-    Return the exit code.
+    An earlier run may have ended without writing the archive's index (index.cdxj). The index is then missing, or older
+    than the end of the crawl. In this case, first repair unfinished WARC files, and write the index.
     """
     from cli.data.summary import as_json
 

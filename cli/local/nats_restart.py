@@ -24,9 +24,9 @@ APART_S: Final = 30.0
 
 
 class NatsStorage(Protocol):
-    """A NATS server (shared.adapters.nats.EmbeddedServer).
+    """The only method of a NATS server that NatsRestart uses. `shared.adapters.nats.EmbeddedServer` has this method.
 
-    `storage_failure` returns the error if a write has failed since the server started, else None.
+    `storage_failure` returns the error if a write to the disk has failed since the server started, else None.
     """
 
     def storage_failure(self) -> str | None: ...

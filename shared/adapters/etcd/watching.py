@@ -153,11 +153,12 @@ class EtcdView:
         self._latest.publish(listed)
 
     async def _stream_while_asked(self) -> None:
-        """Run one watch stream until it fails, or until the connection changes to another member.
+        """Run one watch stream on the etcd server that the connection uses now.
 
-        Raise the stream's error, or Transient after a change to another member.
+        Stop the stream when the connection switches to another etcd server. Then raise Transient. If the stream fails
+        before that, raise the error of the stream. Never return.
         """
-        # A member that failed another call may send no more events, although its stream is open.
+        # An etcd server (member) that failed another call may send no more events, although its stream is open.
         async with Tasks() as tasks:
             tasks.start(f"etcd.stream {self._prefix}", self._stream())
             await self._connection.moved()

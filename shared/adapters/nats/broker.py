@@ -94,10 +94,11 @@ class NatsBroker:
 
         The field `refused` of the result is True while publishes to a stream fail.
 
-        If neither the account nor a stream has a bound, the result depends on the publishes until now:
+        If neither the account nor a stream has a limit, there is nothing to measure. Then the result is:
 
-        - If no call of this method has found that publishes fail: return None.
-        - Otherwise: return a level with capacity 0 (no known limit). Its `refused` shows if publishes still fail.
+        - None, until a call of this method finds that publishes fail.
+        - `FillLevel(0, 0, refused=True)`, while publishes fail. The capacity 0 means that no limit is known.
+        - `FillLevel(0, 0, refused=False)`, when publishes no longer fail.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

@@ -56,8 +56,10 @@ def repair_torn(folder: Path) -> list[Repaired]:
     """Repair the unfinished WARC files in `folder`: cut their torn tails, and rename the files to their final names.
 
     Return a result for each repaired file. Finished files, and files whose writer is alive (it has the lock), are
-    skipped. A file without any whole record, except warcinfo records, is deleted. The changes are synced to disk. The
-    repair may be interrupted at any point and run again.
+    skipped. The changes are synced to disk. The repair may be interrupted at any point and run again.
+
+    A file is deleted if it has no whole record. It is also deleted if all its whole records are `warcinfo` records,
+    because these only describe the file.
     """
     if not folder.is_dir():
         return []
@@ -134,14 +136,14 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 
 
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
-    """Return the position of the first whole record of the file after `start`, None if there is none.
+    """Find the first whole record of the file after `start`. Return its position, or None if there is none.
 
-    `start`: the position of a gzip member that is not a whole record.
+    At `start` is a gzip member that is not a whole record. `torn` says why:
 
-    - `torn` is False: the member is damaged, or its content is not one WARC record. All records after `start` count.
-    - `torn` is True: decompressing from `start` reaches the end of the file without an error. Then a record after
-      `start` may be part of the archived page in this member, if the page is itself a WARC file. Only records that are
-      not part of the decompressed content of this member count.
+    - False: the data of the member is invalid, or its content is not one WARC record. Every later record counts.
+    - True: the file ends before the member does, and the data up to there is valid gzip. So the bytes up to the end of
+      the file may be the content of this member. If the content is an archived WARC file, records occur inside the
+      content. These inner records do not count.
     """
     # With `torn`, records count if the member only looks unfinished. For example, a damaged flag in its header can
     # declare all bytes that follow as an extra field, which has no content.
@@ -157,15 +159,19 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Detects gzip magic numbers that are part of an archived page. No record of the WARC file begins at these numbers.
+    """The content of a torn gzip member. It shows which gzip magic numbers after the start of the member are content.
 
-    An archived page may be a gzip file itself, and then begins with the magic number. The record of the page is
-    compressed by gzip again. But gzip can store bytes unchanged. Then the page's magic number occurs in the WARC file.
+    Each record of a WARC file begins with the magic number of gzip. But an archived page may be a gzip file itself, and
+    gzip can store its bytes unchanged. Then the magic number of the page occurs in the bytes of the WARC file. No
+    record begins there.
 
     - `view`: the bytes of the WARC file.
-    - `start`: the position of the gzip member with the page. Decompressing from `start` must reach the end of the file
-      without an error, before the member is complete.
+    - `start`: the position of the torn member. The file ends before this member does, and decompressing the member up
+      to the end of the file causes no error.
     """
+
+    # The member is decompressed up to the end of a magic number. If the content then ends with the magic number, too,
+    # gzip stored the number unchanged.
 
     def __init__(self, view: memoryview, start: int) -> None:
         self._view = view

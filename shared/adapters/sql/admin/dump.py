@@ -42,7 +42,9 @@ _LARGE_ROWS: Final = {
     "seed_sets": 4,
     "seed_set_commands": 4,
 }
-"""The number of rows in one list of `pages`, for tables whose rows may be large."""
+"""For each table whose rows may be large: how many rows the function `pages` yields at once, at most.
+
+For all other tables this number is _PAGE."""
 
 _NUMBERED: Final = {
     "crawls": "crawl_id",

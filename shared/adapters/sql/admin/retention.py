@@ -242,10 +242,11 @@ def _producers(connection: Connection, rules: Retention, now_ms: int, place: str
 
 
 def _uploads(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete the rows of producers that are used once (such as for an upload), if older than `rules` allow.
+    """Delete old rows of producers that are used for one task only, such as an upload of seeds.
 
-    A producer is a name under which a process numbers the discoveries that it sends. A row's age is the time since a
-    pass first found the row. `place`: the row after which the pass begins.
+    A producer is a name under which a process numbers the discoveries that it sends. Nothing records when the task
+    ended. So the first pass that finds a row stores the current time in the row. A later pass deletes the row if this
+    time is longer ago than `rules` allow. `place`: the row after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.UPLOADS, now_ms)
     rows, further = _next_producers(connection, place)

@@ -32,6 +32,7 @@ _URLS_POSTGRESQL: Final = Arrays(
     f"SELECT {_URL} FROM {{rows}} JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id"
     " AND u.fingerprint BETWEEN v.fingerprint AND v.via JOIN hosts h ON h.host_id = u.host_id",
     schema.urls,
+    # `Arrays` gives a parameter the type of the column of `urls` with the same name. The column `via` has fingerprints.
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
 """The query on PostgreSQL that finds the URLs in several ranges of fingerprints.
@@ -40,8 +41,7 @@ The query gets one row of parameters for each range:
 
 - `crawl_id` and `host_id`: find only URLs of this crawl on this host.
 - `fingerprint`: the first fingerprint of the range.
-- `via`: the last fingerprint of the range. `Arrays` gives a parameter the type of the column of `urls` with the same
-  name. So this parameter borrows the name of another column with fingerprints.
+- `via`: the last fingerprint of the range. The name has no meaning here. It only gives the parameter its type.
 """
 
 _NEWEST: Final = text(

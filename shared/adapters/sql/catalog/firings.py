@@ -151,13 +151,16 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
 ) -> Fired | None:
-    """Apply a verb that a schedule queued for a crawl until the crawl's run ended. Update the schedule's history.
+    """Apply a queued verb to its crawl. Record the result in the history of the schedule that queued the verb.
 
-    `waiting`: the schedule, the due time and the crawl for which the verb was queued.
+    The verb was queued because the crawl was in a run at the due time. `waiting` says which schedule, due time and
+    crawl.
 
-    Return the name of the schedule, and the history's line for the due time if this call changed the line. The line has
-    one outcome for all crawls of the schedule. If the verb was applied to another of these crawls before, the outcome
-    is `fired` already. Then this call does not change the line.
+    The history has one line for the due time, with one outcome for all crawls of the schedule. Return the name of the
+    schedule, and:
+
+    - If the outcome of the line changes, for example from `queued` to `fired`: the changed line.
+    - Otherwise: no line. For example, the verb was applied to another crawl before, so the outcome is `fired` already.
 
     Return None, and write nothing, in these cases:
 
@@ -210,7 +213,10 @@ def commands(connection: Connection, after: tuple[int, int, str] | None, max_cou
 
 
 def commanded(connection: Connection, command: WaitingCommand) -> None:
-    """Record that a schedule's command was published. If the schedule is deleted, delete the row of the command."""
+    """Record that a command of a schedule was published, in the row of `schedule_effects` that has this command.
+
+    If the schedule was deleted before, delete this row: it was only kept until the command was published.
+    """
     table = schedule_effects
     here = (table.c.schedule_id == command.schedule_id) & (table.c.due_ms == command.due_ms)
     connection.execute(update(table).where(here, table.c.crawl == command.crawl).values(commanded=True))
@@ -388,7 +394,10 @@ def crawls_of(connection: Connection, spec: ScheduleSpec) -> Sequence[str]:
 
 
 def write_lines(connection: Connection, lines: Sequence[Firing]) -> None:
-    """Insert entries into the history of their schedules, with their effects on crawls."""
+    """Insert lines into the histories of their schedules. Also insert a row for each effect on a crawl in a line.
+
+    This only records the effects. The crawls are not changed.
+    """
     columns = ("schedule_id", "due_ms", "at_ms", "verb", "outcome", "detail", "missed", "until_ms")
     if lines:
         connection.execute(

@@ -134,7 +134,10 @@ def commands(connection: Connection, after: int) -> Sequence[HostPolicyCommand]:
 
 
 def commanded(connection: Connection, revision: int) -> None:
-    """Record that the command of this revision was published: delete its row."""
+    """Delete a published command from the table of commands to publish, so that it is not published again.
+
+    `revision`: the number of the change to a host policy. Each change has its own revision and its own command.
+    """
     connection.execute(delete(host_policy_commands).where(host_policy_commands.c.revision == revision))
 
 

@@ -50,9 +50,8 @@ _GIVEN_UP = Query(
 def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) -> list[HostState]:
     """Return at most HOSTS hosts on which the crawl has unfinished URLs. They are ordered by when they may be visited.
 
-    The caller must pass each result to `waits.rested`, because `rest_s` does not include the host's delay yet. Here
-    `rest_s` is minus the seconds since the last visit, such as -3. `waits.rested` adds the delay, such as 5. The sum 2
-    says that the host must rest for 2 more seconds.
+    The field `rest_s` of the results is not complete, because the delay of the host is missing. Pass each result to
+    `waits.rested`, which adds the delay. Only then use `rest_s`.
     """
     rows = _LEFT.rows(connection, crawl_id=crawl_id, max_count=HOSTS)
     return [_state(row, now_ms) for row in rows]
@@ -61,9 +60,8 @@ def host_states(connection: "ReadConnection", crawl_id: CrawlId, now_ms: int) ->
 def some_host_states(connection: "Connection", crawl_id: CrawlId, now_ms: int, max_count: int) -> list[HostState]:
     """Return at most `max_count` hosts on which the crawl has URLs that are due or wait for their due time.
 
-    The caller must pass each result to `waits.rested`, because `rest_s` does not include the host's delay yet. Here
-    `rest_s` is minus the seconds since the last visit, such as -3. `waits.rested` adds the delay, such as 5. The sum 2
-    says that the host must rest for 2 more seconds.
+    The field `rest_s` of the results is not complete, because the delay of the host is missing. Pass each result to
+    `waits.rested`, which adds the delay. Only then use `rest_s`.
 
     The cost depends on `max_count`, not on the number of the crawl's hosts.
     """
@@ -86,6 +84,7 @@ def _state(row: Any, now_ms: int) -> HostState:
         ),
         urls=row.queued + row.waiting + row.leased,
         due_s=0.0 if row.queued or row.leased else (row.next_due_ms - now_ms) / 1000,
+        # Minus the seconds since the last visit, such as -3. `waits.rested` adds the delay, such as 5.
         rest_s=min(0.0, (row.visited_at_ms - now_ms) / 1000),
         last_failure=row.last_failure or "",
         crawl_delay_s=row.crawl_delay_ms / 1000,

@@ -203,11 +203,11 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Store or drop at most `max_count` drafts, the items of fetches whose acceptance was unknown and is decided now.
+    """Remove at most `max_count` drafts, each of a fetch that was accepted by now or can no longer be accepted.
 
-    - If `evidence` is None: store the items of accepted fetches, and drop the other items. Return counts of both.
-    - If `evidence` gives a reason why items cannot be stored: turn the drafts into dead letters with this reason.
-      Return counts of 0, because dead letters do not count.
+    - If `evidence` is None: store the items of accepted fetches, and drop all other items. Return counts of both.
+    - If `evidence` gives a reason why items cannot be stored: turn each of these drafts into a dead letter with this
+      reason, even if its fetch was not accepted. Return counts of 0, because dead letters do not count.
 
     Store `position` as the position in the stream of items. Raise OwnershipLost if another writer claimed the table.
     """
@@ -297,8 +297,8 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return, for each page, the items of its latest fetch in `fetched`. Only `_outdated` later sets values to None."""
-    newest: dict[_Place, PageItems | None] = {}
+    """Return, for each page, the items of its latest fetch in `fetched`. No value is None."""
+    newest: dict[_Place, PageItems | None] = {}  # its type has None because `_outdated` later sets values to None
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
@@ -308,10 +308,10 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages whose stored items the caller must delete, because a fetch in `newest` replaces them.
+    """Return the pages whose stored items the caller must delete before it stores the new items.
 
-    If the stored items of a page are of a later fetch than that in `newest`, they stay. Then set the page's value in
-    `newest` to None, and leave the page out of the result.
+    `newest` has the new items of each page. If the stored items are of a later fetch, the new items are outdated. This
+    function then replaces the new items in `newest` by None, and does not return the page.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):

@@ -216,7 +216,10 @@ def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) ->
 
 
 def _claim(connection: Connection, wanted: ApiKey) -> None:
-    """Raise Exists if `wanted` is a client certificate, and a key of another name has the same certificate."""
+    """Check that no other key has the same client certificate as `wanted`. Raise Exists if one has it. Write nothing.
+
+    Only keys that are not revoked count. A key without a client certificate always passes the check.
+    """
     if wanted.kind is not IdentityKind.CERTIFICATE:
         return
     proved = (api_keys.c.certificate == wanted.certificate) & (api_keys.c.kind == IdentityKind.CERTIFICATE)

@@ -10,7 +10,12 @@ from sqlalchemy.sql.functions import FunctionElement
 T = TypeVar("T")
 
 LIST_BYTES: Final = 8 << 20
-"""The limit of stored text in one page of a list, in bytes. A list of crawls reads specs in groups of this size."""
+"""The most bytes of stored text that one query of a list reads. A single entry may be larger: it is read alone.
+
+- Most lists: a page has the entries of one query. So it may have fewer entries than the client requested.
+- The list of crawls without specs: a page may need several queries. They read the specs, but the page has only
+  summaries.
+"""
 
 
 class ByteLength(FunctionElement[int]):

@@ -101,15 +101,15 @@ def _worked_on(connection: Connection) -> list[CrawlId]:
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
-    """Return how many URLs of the crawls are due, and the seconds since the longest-waiting queue was served.
+    """Return how many URLs of the crawls are due, and for how many seconds the longest-waiting queue has waited.
 
-    URLs that still wait for their due time do not count. A queue is served when a shard of its URLs is sent out or
-    comes back.
+    A queue has the URLs of one crawl on one host. It has waited since a shard of its URLs was last sent out or came
+    back. URLs whose due time is in the future do not count.
 
-    The call reads at most QUEUES queues in all, in equal shares for each pair of crawl and partition. A share consists
-    of the least recently served queues. If queues were left out, the field `more` is True, and the count is a lower
-    bound.
+    One call reads at most QUEUES queues. If the call leaves out queues, the field `more` is True. Then more URLs may be
+    due than the returned count says.
     """
+    # Each pair of crawl and partition gets an equal share of QUEUES. Its least recently served queues are read first.
     parts = connection.execute(_BUSY_PARTS, {"crawls": crawls}).all()
     max_queues = max(1, QUEUES // max(1, len(parts)))
     count, oldest_ms, more = 0, None, len(parts) > QUEUES

@@ -48,8 +48,8 @@ def _list(one_host: bool, status: bool, mime: bool) -> TextClause:
 def _last(one_host: bool) -> TextClause:
     """Return a query for the last fetch of a part of the list of pages. The next part begins after this fetch.
 
-    The query skips `:offset` fetches from the beginning of the part, and returns the next fetch. If no fetch is left,
-    the query has no row. If `one_host` is True, the query reads only fetches of the host `:host_id`.
+    The parameter `:offset` is the size of a part minus 1: for parts of 5,000 fetches it is 4999. If fewer than 5,000
+    fetches are left, the query returns no row. If `one_host` is True, only fetches of the host `:host_id` count.
     """
     here = " AND r.host_id = :host_id" if one_host else ""
     return text(f"SELECT r.host_id, r.fingerprint FROM fetches r WHERE {_BEHIND}{here} {_ORDER} LIMIT 1 OFFSET :offset")

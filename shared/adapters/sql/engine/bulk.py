@@ -121,7 +121,10 @@ class Arrays:
 
 
 def copied(connection: Connection, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Insert rows into `table` on PostgreSQL by COPY. The transaction must have executed another statement before.
+    """Insert rows into `table` on PostgreSQL by COPY. This must not be the first statement of a transaction.
+
+    SQLAlchemy begins a transaction at the first statement that it executes itself. It does not execute the COPY, so any
+    other statement must come before.
 
     Each row has the values of `columns`. A row that exists already raises the server's error 23505, as with any INSERT.
     Raise Permanent if a value does not fit its column.
@@ -193,10 +196,12 @@ def inserting(table: Table, names: Sequence[str], conflict: str = "") -> Each:
 
 
 def updating(table: Table, keys: Sequence[str], names: Sequence[str], sets: str) -> Each:
-    """Return an UPDATE of rows of `table`. Each input row has the values of the columns `names`, then those of `keys`.
+    """Return an UPDATE statement for `table`, which changes one stored row for each input row.
 
-    The columns `keys` select the stored row. `sets` is the SET clause without the word SET. For example,
-    `n = {t}.n + {v}n` adds the input value of `n` (`{v}n`) to the stored value (`{t}.n`).
+    - `keys`: the columns that select the stored row.
+    - `names`: the columns with new values. An input row has the values of `names`, then the values of `keys`.
+    - `sets`: the SET clause without the word SET. In this text, `{v}n` stands for the input value of a column `n`, and
+      `{t}.n` for its stored value. For example, `n = {t}.n + {v}n` adds the input value to the stored value.
     """
     name = table.name
 
