@@ -121,8 +121,8 @@ def compiled_scope(spec: CrawlSpec) -> CompiledScope:
 class OverriddenScope(CompiledScope):
     """A CompiledScope that judges each URL by the override that applies to its host.
 
-    If an override sets the field that decides, the text `ScopeRule.detail` names this field at its end. For example, if
-    the first override sets `mode`: `a.test is not b.test (overrides[0].mode)`.
+    Each rule that excludes a URL belongs to a field of the scope, such as `mode`. If the override sets this field, the
+    text `ScopeRule.detail` ends with the path of the field: `a.test is not b.test (overrides[0].mode)`.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:
@@ -172,16 +172,17 @@ class OverriddenScope(CompiledScope):
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return the rule that excludes `url`. If no rule does, return the number of extra hops on the way to `url`.
+        """Judge `url`: return how many extra hops lead to it, or the rule that excludes it.
 
-        An extra hop is a link that leads out of the scope, or on from there. The spec's `extra_hops` limits their
-        number. The result is 0 if `url` is in scope.
+        An extra hop is a link that leads out of the scope, or from a page out of the scope to another such URL. The
+        result is 0 if `url` is in scope. If more extra hops than the spec's `extra_hops` are needed, a rule excludes
+        `url`.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
-        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
+        - `hops`: the number of redirects in a row that led to the URL. Despite its name, it counts no extra hops.
+        - `extra`: how many extra hops lead to the page or redirect in front of the URL.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect

@@ -54,7 +54,8 @@ def _interval(policy: RecrawlPolicy, min_s: float, max_s: float, rule: int | Non
 def compiled(spec: Recrawl) -> CompiledRecrawl:
     """Return the compiled section. Equal sections give the same object.
 
-    If a pattern of `by_pattern` cannot be used, the result has none of these rules. No error is raised.
+    If one pattern in `by_pattern` cannot be used, all rules of `by_pattern` are left out. Every page then gets the
+    policy and the bounds of the section itself. No error is raised.
     """
     try:
         return CompiledRecrawl(spec)

@@ -12,11 +12,11 @@ The target of a seed's redirect replaces the seed:
 With `extra_hops`, a crawl also follows links that lead out of the scope. Each URL then has a number of extra hops. The
 number is 0 for a URL in scope. A URL whose number exceeds `extra_hops` is excluded. A link gives its target a number:
 
-- From a page with 0: the target has 0 if the scope admits the link, and 1 if only `mode` or `include` excludes the
-  link. In mode host, for example, a link to the host of another seed gives 1.
-- From a page with more, such as 2: the target has 3, but 0 if the link leads back into the scope. A link leads back if
-  `include` admits the URL, and the URL is on the host, domain or prefix of a seed of the spec. In mode any, every link
-  that `include` admits leads back.
+- From a page with 0, the link is judged relative to the page. The target has 0 if the scope admits the link, and 1 if
+  only `mode` or `include` excludes the link. In mode host, for example, a link to the host of another seed gives 1.
+- From a page with 1 or more, the link is judged relative to the seeds of the spec. The target has 0 if `include` admits
+  it, and it is on the host, on the domain or below the prefix of such a seed. In mode any, `include` alone decides.
+  Otherwise the target has one more than the page.
 """
 
 import re
@@ -35,8 +35,8 @@ from shared.domain.crawl.traps import trap
 from shared.domain.web.url import host_of, registrable_domain, scheme_of
 
 MAX_HOPS: Final = 10
-"""A URL is excluded if more redirects in a row than this led to it. A step from a sitemap to a sitemap that it lists
-counts like a redirect."""
+"""A crawl follows at most this many redirects in a row: the target of the eleventh redirect is excluded. A step from a
+sitemap to a sitemap that it lists counts like a redirect. Extra hops do not count."""
 
 SIZE_OF_A_WEIGHT: Final = 200
 """The size of compiled patterns, in instructions, that adds 1 to `CompiledScope.weight`. The weight estimates the cost
@@ -169,18 +169,19 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Return the rule that excludes `url`. If no rule does, return the number of extra hops on the way to `url`.
+        """Judge `url`: return how many extra hops lead to it, or the rule that excludes it.
 
-        An extra hop is a link that leads out of the scope, or on from there. The spec's `extra_hops` limits their
-        number. The result is 0 if `url` is in scope.
+        An extra hop is a link that leads out of the scope, or from a page out of the scope to another such URL. The
+        result is 0 if `url` is in scope. If more extra hops than the spec's `extra_hops` are needed, a rule excludes
+        `url`.
 
         A redirect is an extra hop only if it leads from a URL in scope to a URL out of scope.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
-        - `extra`: the number of extra hops on the way to the page or redirect that led to the URL.
+        - `hops`: the number of redirects in a row that led to the URL. Despite its name, it counts no extra hops.
+        - `extra`: how many extra hops lead to the page or redirect in front of the URL.
         """
         rule: ScopeRule | None
         if not extra:
@@ -343,12 +344,12 @@ class CompiledScope:
     def _judge_prefix(self, url: str, host: str, via_host: str, redirect: bool) -> ScopeRule | None:
         """Return the rule that excludes `url` in mode prefix, or None if the mode admits it.
 
-        Only seeds of the spec count here. Seeds of uploads and seed sets do not count.
+        Seeds are the seeds of the spec here, not those of uploads and seed sets. Each seed gives a prefix, such as
+        `/docs/` (see `prefixes`).
 
-        - If some of these seeds are on `host`, the path of `url` must begin with the prefix of one of them.
-        - If none of these seeds is on `host`, an uploaded seed or a redirect has led to `host`, for example. The path
-          must begin with the prefix of at least one of these seeds, whatever the host of the seed. In addition, `host`
-          must be `via_host`. If `redirect` is True, another host of the registrable domain of `via_host` is enough.
+        - If seeds are on `host`: the path of `url` must begin with the prefix of one of these seeds.
+        - If no seed is on `host`: the path must begin with the prefix of any seed, and `host` must be `via_host`. If
+          `redirect` is True, both hosts need only have the same registrable domain.
 
         `via_host`: the host of the page or redirect that led to the URL. `redirect`: True if only redirects lie
         between a seed and the URL.
@@ -377,10 +378,12 @@ class CompiledScope:
         return None
 
     def _admits(self, url: str, seed_like: bool) -> bool:
-        """Return True if it is certain that no rule of `_alone_rules` excludes the URL. False: it is not certain.
+        """Check the URL quickly. Return True if the scheme, the length, patterns and traps do not exclude the URL.
 
-        This is a quick check for most URLs. In a scope with patterns the result is always False. `seed_like`: as in
-        `_alone_rules`.
+        False does not mean that the URL is excluded: the caller must then check each rule with `_alone_rules`. For
+        example, the result is always False if the scope has `include` or `exclude` patterns.
+
+        `seed_like`: True to leave out traps, for a URL such as a seed or a sitemap.
         """
         scope = self._scope
         if self._include or self._exclude or len(url) > scope.max_url_length or scheme_of(url) not in scope.schemes:

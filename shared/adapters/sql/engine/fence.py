@@ -1,6 +1,7 @@
-"""The fence, the first statement of every transaction of an owner, and the claim of a partition.
+"""Lets only the owner of a partition write to it.
 
-The fence makes a transaction fail if another master owns its partition.
+Each transaction of an owner begins with one statement, the fence. The fence makes the transaction fail if another
+master owns the partition. The function `take_over` makes a master the owner.
 """
 
 from typing import Final

@@ -31,7 +31,8 @@ CREATE TABLE alembic_version (
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 )
 """
-"""The statement by which Alembic creates its own table. The table has the name of the newest applied migration."""
+"""The statement that creates Alembic's table `alembic_version`. The only row of this table holds the name of the newest
+applied migration, such as `0013_key_names`."""
 
 
 def migrations_folder() -> Path:

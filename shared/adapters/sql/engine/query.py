@@ -1,6 +1,8 @@
-"""A SELECT as text, which runs on a connection of SQLAlchemy and on one of SQLite's driver.
+"""A class for SELECTs that run with or without SQLAlchemy.
 
-A command that reads a crawl's folder uses the driver alone: to import SQLAlchemy would take longer than all its reads.
+- Masters run a query on a connection of SQLAlchemy.
+- Commands that read a crawl's folder run the same query on a connection of Python's `sqlite3`. These commands do not
+  import SQLAlchemy, because the import would take longer than all their reads.
 """
 
 import sqlite3

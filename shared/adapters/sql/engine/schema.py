@@ -39,7 +39,7 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 @compiles(CreateIndex, "postgresql")
 def _create_index(statement: CreateIndex, compiler: DDLCompiler, **options: Any) -> str:
-    """Return the statement that creates an index on PostgreSQL, with the condition of a `partial_index`."""
+    """Return SQL that creates an index on PostgreSQL, with a WHERE condition if `partial_index` made the index."""
     # As an argument of Index the condition would import the PostgreSQL dialect in every process.
     index: Index = statement.element
     if "where" in index.info:
@@ -88,15 +88,15 @@ crawls = Table(
     partial_index("crawls_uncollected", "crawl_id", where="state = 'deleted' AND collected_at_ms IS NULL"),
     sqlite_autoincrement=True,
 )
-
-"""The crawls.
+"""The crawls. The active time of a crawl is the time, in ms, in which its pool could work on it.
 
 - `version` grows with every change by an operator.
 - `resumes_as`: the state to which a paused crawl returns.
-- `collected_at_ms`: when every partition had removed the rows of a deleted crawl.
+- `collected_at_ms`: when the removal of a deleted crawl's rows was finished.
+- `active_pool`: the pool whose clock (`pool_clocks`) measures the active time at present. NULL while no clock does.
+- `active_ms`: the active time while `active_pool` is NULL, as for a paused crawl.
+- `active_zero_ms`: while `active_pool` is set, the active time is the pool's clock minus this value.
 - `change`: the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
-- `active_ms`: the crawl's active time, if `active_pool` is NULL. While `active_pool` is set, the active time is
-  instead `pool_clocks.ms` of that pool minus `active_zero_ms`.
 - `changes_deleted_ms`: the newest time of the rows that retention has deleted from `page_changes`.
 - `desired`: the desired state in the declaration, NULL if it has none.
 - `refresh_ms`: when the latest run began if it is a refresh, else 0."""
@@ -295,11 +295,11 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""One row for each URL that was tried, with its latest fetch. But a row with a page is replaced only by a fetch that
-got a page, or that found that the page must not be indexed.
+"""One row for each URL that was tried. The row describes one of the fetches of the URL.
 
-- `page`: the URL is an indexed page.
-- `history`: the fetches of the URL that are not in the row, each with its time, status and reason, newest first.
+- `page`: True if the URL is an indexed page. The row then describes the fetch that got this page, even if a later
+  fetch failed. False: the row describes the latest fetch.
+- `history`: the other fetches of the URL as short text: time, status and reason of each, newest first.
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
 - `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once."""

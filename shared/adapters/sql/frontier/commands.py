@@ -71,10 +71,13 @@ _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fi
 
 
 def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
-    """Return two SQL statements on the next `:step` URLs of a host. `which`: the condition for URLs to queue again.
+    """Return two SQL statements that queue failed URLs again. Both read the next `:step` URLs of one host.
 
-    The first counts the URLs by the reason of their failure. URLs for which `which` is false are counted under NULL.
-    The second queues the URLs for which `which` is true.
+    - The first statement counts the URLs to queue, grouped by the reason of their failure. One more group, with the
+      reason NULL, counts the other URLs. So the sum of the groups is the number of URLs that were read.
+    - The second statement queues the URLs to queue.
+
+    `which`: the SQL condition that selects the URLs to queue.
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"

@@ -20,8 +20,10 @@ OVERLAP: Final = 32
 A transaction gets its number before it commits. So a slow transaction may commit a lower number after that read."""
 
 COMPARED: Final = 10
-"""Each read also checks this many other crawls for changes that earlier reads missed. It compares their stored versions
-with those that the caller has read."""
+"""The number of unfinished crawls that each later read checks in addition, even if they do not seem to have changed.
+
+A slow transaction may commit so late that all reads miss its change. The additional check finds such a change. The
+crawls are checked in turn, this many in each read. The first read returns all unfinished crawls, so it checks none."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")

@@ -55,10 +55,12 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Remove one seed set of a deleted crawl and return False.
+    """Finish the removal of a deleted crawl, one step a call. Repeat the call until it returns True.
 
-    If no seed set is left, mark the crawl as collected and return True. Repeat the call until it returns True.
-    All partitions must have removed the crawl's rows before the first call (Store.collected).
+    Call this only when all partitions have removed their rows of the crawl (Store.collected).
+
+    - If the crawl has seed sets left: remove one of them, and return False.
+    - Otherwise: record that the removal is finished, and return True.
     """
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()

@@ -53,13 +53,13 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 
 
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
-    """Queue the URLs of one chunk of dead letters again, with fresh attempts, and delete these letters.
+    """Apply one chunk of a replay of dead letters. Return the number of the letter after which the next chunk begins.
 
-    Return the number of the letter after which the next chunk begins. Return None after the last chunk.
+    The result is None after the last chunk. The two kinds of letters are treated differently:
 
-    - `sent`: the numbers of message letters, which are not part of the chunk. The owner has published their messages
-      again before this call. This call deletes the letters.
-    - `upto`: the chunk has no letter with a greater number.
+    - Letters of kind `url`: read the next chunk of these letters. Queue their URLs again, with fresh attempts, and
+      delete the letters. Letters with numbers above `upto` are not read.
+    - Message letters: delete the letters with the numbers `sent`. The caller has published their messages again.
 
     The letter of a URL is deleted, but the URL is not queued again, in these cases:
 

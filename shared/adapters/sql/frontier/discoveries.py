@@ -142,8 +142,8 @@ def apply_found(
 
     - `position`: up to where the owner has applied the reports. It is stored. `next_host`: the next new host's number.
     - `max_depth`: each crawl's limit of depth, None without one. `max_requisites`: each crawl's budget of requisites.
-    - `marks`: for each crawl, the number of its newest command in progress. Commands up to this number skip the URLs
-      that the batch inserts or changes.
+    - `marks`: for each crawl with commands in progress, the newest command's number. It is written to the URLs that the
+      batch inserts or changes. These commands then skip the URLs, because the URLs are newer than the commands.
     - `signs`: for each crawl, the rules by which a date in a sitemap or feed makes a page due sooner, if it has any.
     """
     pass_fence(connection, fence, position)
@@ -282,15 +282,15 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known URLs. Return the URLs to which commands in progress still apply.
+    """Insert new URLs, and merge links into known URLs. Return the URLs that the caller must not mark.
 
-    For example, a failed URL is returned. The caller marks the URLs that are not returned. Commands then skip them.
+    A mark makes the commands in progress skip a URL. The caller marks all other URLs of the batch. For example, a known
+    failed URL must not get a mark, because a command that retries failed URLs may have to queue this URL.
 
     - `least`: the best link (`nearer_link`) to each URL that was found as a page.
     - `required`: a link to each URL that was found as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
-    - `excluded`: the URLs that an exclusion covers.
-    - `given`: the seed contexts to store, None if there are none. `sets`: the seeds that seed sets give.
+    - `excluded`: URLs that an exclusion covers. `given`: seed contexts to store, or None. `sets`: seeds of seed sets.
     """
     keys = sorted(least.keys() | required.keys())
     unchanged: set[_Key] = set()

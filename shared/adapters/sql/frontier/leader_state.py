@@ -69,14 +69,13 @@ def advance_crawl(
 ) -> bool:
     """Move a crawl from the state `before` to `after`, with the finish reason `reason`. Return True if it was moved.
 
-    Return False, and write nothing, if the crawl has another state or revision, or if one of these numbers differs:
+    Return False, and write nothing, if the crawl has another state or revision by now (Store.advance_crawl). The same
+    applies if one of these numbers, which the caller read before, is different by now. None: do not compare the number.
 
-    - `counted`: the version of its counters. If it is given, also return False if a change of the crawl's seed sets
-      is not published yet.
-    - `change`: the number of its last change.
-    - `operator_version`: the version of its row, which each change by an operator raises.
-
-    A number that is None is not compared (Store.advance_crawl).
+    - `counted` rises when the crawl's counters change. If it is given, also return False if a change of the crawl's
+      seed sets is not published yet.
+    - `change` rises when the crawl's state, declaration or `active_pool` changes.
+    - `operator_version` rises with each change of the crawl by an operator.
     """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}

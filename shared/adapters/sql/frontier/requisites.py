@@ -54,8 +54,12 @@ _PLACE: Final = Bulk(
 def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: Collection[Key]) -> dict[CrawlId, int]:
     """Return how many more requisites each crawl may queue within its budget of requisites.
 
-    The result has the crawls that have a budget in `budgets` and links in `required`. The requisites of all partitions
-    count. On PostgreSQL the rows of these crawls stay locked until the commit (decision 0010).
+    For example, a crawl with a budget of 100 that has queued 30 requisites gets 70. Requisites of all partitions count.
+
+    - `budgets`: the budget of each crawl that has one.
+    - `required`: the URLs that were found as requisites. Crawls without such a URL are not in the result.
+
+    On PostgreSQL the rows of the crawls in the result stay locked until the commit (decision 0010).
     """
     left = {}
     for crawl_id in sorted({key[0] for key in required} & budgets.keys()) if budgets else ():
@@ -66,14 +70,21 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 
 
 class Relinked(Struct, frozen=True):
-    """The change of a URL that the crawl knows and that another link found again ("relinked").
+    """How the stored row of a known URL changes because a new link to the URL was found.
 
-    The URL was a requisite before, or is found as a requisite now. The function `relinked` returns the change.
+    The URL is stored as a requisite, or the new link is to a requisite. `relinked` decides the change, and `relink`
+    writes it.
 
-    - `state`, `reason`: the URL's state, and the reason for it, before the change.
-    - `before`, `flags`: its flags before and after the change.
-    - `rank`: its new place in the queue.
-    - `link`: the link from which the URL gets its depth and linking page. None: both stay as they are.
+    Before the change:
+
+    - `state`, `reason`: the URL's state, and the reason for the state.
+    - `before`: the URL's flags.
+
+    After the change:
+
+    - `flags`: the URL's flags.
+    - `rank`: the URL's place in the queue.
+    - `link`: the new link, if the URL gets its depth and linking page from this link. None: the URL keeps both.
     """
 
     key: Key
@@ -134,24 +145,26 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return the change of a known URL that is found again. Return None if nothing changes.
+    """Return how a known URL changes that is found again, as a page or as a requisite. None: nothing changes.
 
     Call this only if the URL is stored as a requisite, or if `requisite` is True.
 
     - `state`, `depth`, `reason`, `flags`: the stored values of the URL.
-    - `page`: the link by which the URL is found as a page now, None if there is no such link.
+    - `page`: the link by which the URL is found as a page now. None: the URL is not found as a page now.
     - `requisite`: True if the URL is found as a requisite now, and the budget of requisites is not spent.
 
-    The flag ALSO_PAGE marks a requisite that is also a page. A URL changes in three cases only:
+    The flag ALSO_PAGE marks a requisite that is also a page.
 
-    - The URL is stored as a page, and the page is queued or waits for a retry. The URL becomes a requisite with
-      ALSO_PAGE. Exceptions: a URL of depth 0, a sitemap and a feed do not change.
-    - The URL is stored as a requisite, and the scope, an exclusion or the budget of requisites excluded the URL.
-        - If `requisite` is True, the URL is queued as a requisite. If `page` is also given, the URL gets ALSO_PAGE.
-        - If only `page` is given, the URL is queued as a page.
-    - The URL is stored as a requisite without ALSO_PAGE, is not excluded, and `page` is given.
-        - A queued, waiting or leased URL gets ALSO_PAGE.
-        - A fetched URL is queued again as a page if it is HTML.
+    If the URL is stored as a page: a page that is queued or waits for a retry becomes a requisite with ALSO_PAGE. A
+    sitemap, a feed and a URL of depth 0 do not change.
+
+    If the URL is stored as a requisite, the stored state decides:
+
+    - Excluded by the scope, an exclusion or the budget of requisites: if `requisite` is True, the URL is queued as a
+      requisite, with ALSO_PAGE if `page` is given. If only `page` is given, the URL is queued as a page.
+    - Queued, waiting or leased: if `page` is given, the URL gets ALSO_PAGE.
+    - Done: if `page` is given, and the URL is HTML without ALSO_PAGE, the URL is queued again as a page.
+    - In all other cases nothing changes.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

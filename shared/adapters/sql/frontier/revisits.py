@@ -142,14 +142,17 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 
 
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
-    """Lease stored pages that are due for their next fetch, the longest due first. Return the rows of these pages.
+    """Choose the stored pages for a new lease: the pages that are due for their next fetch, the longest due first.
 
-    Also queue the other waiting URLs that are due. These are retries, and the result does not contain them.
+    Sitemaps that are due are chosen, too. Give each chosen URL the state leased, and return the rows of these URLs.
 
-    The queue's row counts the leased pages as queued after this call. The caller must then do two things:
+    The caller must complete the lease:
 
-    - Insert the row of the lease.
-    - Move the number of the leased pages from `queues.queued` to `queues.leased`.
+    - Insert the row of the lease, with the id `request.lease_id`.
+    - Move the chosen URLs from `queues.queued` to `queues.leased`. This call has added their number to
+      `queues.queued`.
+
+    This call also queues the other waiting URLs that are due, which are retries. The result does not contain them.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name

@@ -1,13 +1,16 @@
 """Deletes seeds, and withdraws URLs of seed sets, for an operator's command, in a transaction that passed the fence.
 
-A deletion applies to seeds that the operator chooses. A seed is a URL that no page led to.
+Both take URLs out of the queue. The rows of the URLs stay.
+
+A deletion takes out seeds that an operator chose. It skips a URL to which a page led. The seed's state decides:
 
 - A queued or waiting seed without a stored page is excluded. With a stored page the seed becomes done.
 - Any other seed keeps its state, for example a failed or leased one.
-- Exception: a seed that a seed set still has stays in the queue.
 
-The flag OF_SET marks a URL that is a seed only because of seed sets, not because of the spec or an upload. A withdrawal
-applies to URLs with this flag that have left all their seed sets.
+Exception: a seed that is also in a seed set of the crawl stays in the queue.
+
+A withdrawal takes out URLs that were removed from a seed set. The flag OF_SET marks a URL that only seed sets made a
+seed, not the spec or an upload. A withdrawal skips a URL without OF_SET, and a URL that is still in a seed set.
 
 - If a page links to the URL, the URL stays in the crawl. The URL gets the depth and linking page of the nearest link.
 - If no page links to the URL, the state of the URL decides:
@@ -179,10 +182,12 @@ TAKE_FROM_QUEUE: Final = text(
 
 
 def delete_seeds(connection: Connection, command: CommandRun) -> int | None:
-    """Apply one chunk of a command that deletes or withdraws seeds. Return where the next chunk begins.
+    """Apply one chunk of a deletion or withdrawal of seeds. Return where the next chunk begins, None at the end.
 
-    The result is a progress number of `command_progress` if the command goes through all hosts. Otherwise it is the
-    number of named seeds that are done. None: this was the last chunk.
+    - If the command lists the seeds to take out, the result is a position in this list. For example, 500 means that
+      the first 500 seeds of the list are processed.
+    - If the command lists the seeds to keep, all hosts are searched. The result then stands for a host and a
+      fingerprint (`command_progress.behind`).
     """
     places: Any = command.args["places"]
     if command.kind == CommandKind.SEED_SET:

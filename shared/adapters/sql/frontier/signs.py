@@ -73,13 +73,15 @@ def apply_signs(
 
 
 def write_found(connection: Connection, partition: Partition, result: DiscoveryResult, now_ms: int) -> None:
-    """Store `now_ms` as the time at which sitemaps or feeds of some hosts listed something new.
+    """Store `now_ms` in the rows of the queues in `result.listing`, as the time of the last news (`queues.found_ms`).
 
-    Something new is a new URL, or a date that makes a stored page due sooner.
+    `result.listing` has the queues of hosts whose sitemaps or feeds listed something new in this transaction. Something
+    new is a new URL, or a date that makes a stored page due sooner.
 
-    `result.listing`: the queues of the hosts with these sitemaps or feeds. The time is stored in the rows of these
-    queues. Queues of other partitions are skipped, and are removed from `result.listing`. The call also sets
-    `result.listing_ms` to `now_ms`.
+    The call changes `result`:
+
+    - Queues of other partitions are removed from `result.listing`. Nothing is stored for these queues.
+    - `result.listing_ms` is set to `now_ms`.
     """
     result.listing = {key for key in result.listing if partition_of_id(key[1]) == partition}
     result.listing_ms = now_ms

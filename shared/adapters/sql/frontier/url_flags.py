@@ -5,8 +5,10 @@ from typing import Final
 from shared.domain.frontier.states import IS_REQUISITE, LEVEL_MS, REQUISITE_LEAD_MS, RETRY, REVISIT
 
 NOT_QUEUED_AGAIN: Final = f"flags & {~(RETRY | REVISIT)}"
-"""SQL for a number: the flags of the row's URL, with the bits RETRY and REVISIT cleared. These two bits mark a URL
-that is queued for a retry or for another fetch."""
+"""SQL for the column `flags` of a URL without the bits RETRY and REVISIT, as in `UPDATE urls SET flags = ...`.
+
+RETRY marks a URL that waits for a retry. REVISIT marks a URL that waits for its next fetch. A statement clears both
+bits when the URL no longer waits for either."""
 
 QUEUED_AS: Final = (
     f"CASE WHEN flags & {IS_REQUISITE} <> 0 THEN 'requisites' WHEN flags & {RETRY} <> 0 THEN 'retries'"
