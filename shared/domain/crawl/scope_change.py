@@ -131,16 +131,20 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return the number of extra hops on the way to the page or redirect that led to a stored URL.
+    """Return how many extra hops the page has that led to a stored URL. An extra hop is a link out of the scope.
 
-    An extra hop is a link that leads out of the scope, or on from there. The number is computed from the URL's row:
+    A link on from a page outside the scope is an extra hop, too. Only the URL's own row is known:
 
-    - `extra` is the stored number of extra hops on the way to the URL itself.
-    - If a link led to the URL (`hops` is 0), the link was one of the `extra` hops. Return `extra - 1`, or 0 if `extra`
-      is 0.
-    - If a redirect led to the URL (`hops` is greater), the redirect counts as no extra hop. Return `extra`.
+    - `extra`: the URL's number of extra hops. 0: the URL is in scope.
+    - `hops`: the number of redirects in a row that led to the URL. These hops are not extra hops.
 
-    `hops`: the number of redirects in a row that led to the URL.
+    The result is:
+
+    - 0 if `extra` is 0.
+    - `extra - 1` if a link led to the URL (`hops` is 0). The link was itself an extra hop.
+    - `extra` if a redirect led to the URL (`hops` is above 0). The redirect is assumed to be no extra hop.
+
+    For example, `extra_of_page(2, 0)` returns 1, and `extra_of_page(2, 1)` returns 2.
     """
     return extra if hops else max(0, extra - 1)
 

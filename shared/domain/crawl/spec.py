@@ -317,8 +317,9 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """The section `retry` of a crawl spec: how often a URL is tried, and how long it waits before each further attempt.
 
-    The waits are base_s, 2 base_s, 4 base_s ... up to max_s. A host that gave pages before and does not answer now is
-    tried again with growing pauses.
+    If one URL fails, only this URL waits: base_s, 2 base_s, 4 base_s ... up to max_s. If a host cannot be reached, all
+    its URLs wait for growing pauses, and none uses up an attempt. If the host gave pages before, it is given up after
+    outage_s. Otherwise it is given up after host_attempts failed connections in a row. All its URLs then fail.
     """
 
     attempts: Annotated[

@@ -202,10 +202,14 @@ def takes_seeds(now: CrawlStatus) -> bool:
 
 
 def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:
-    """Return the status of the crawl after its spec got a new revision.
+    """Return the status that a crawl with the status `now` gets when its spec gets a new revision.
 
-    A RUNNING crawl becomes SEEDING, so that the seeds are published again. A PAUSED crawl becomes SEEDING when it is
-    resumed. Any other state is unchanged.
+    The seeds of the new spec must be published, which a crawl does in the state SEEDING. So the result depends on the
+    state of `now`:
+
+    - RUNNING: the result is SEEDING.
+    - PAUSED: the result is PAUSED with `resumes_as` SEEDING. The verb `resume` then leads to SEEDING.
+    - Another state: the result is `now`.
     """
     match now.state:
         case CrawlState.RUNNING:

@@ -115,9 +115,11 @@ class ReadablePage(Struct, frozen=True):
 
 
 class ReadablePages(Struct, frozen=True):
-    """The pages whose links the next chunk of a REDISCOVER command must read.
+    """The pages of one chunk of a REDISCOVER command. An owner runs the command in chunks of at most PAGES_A_CHUNK.
 
-    `rest`: the progress number (command_progress) from which the following chunk begins. None: this is the last chunk.
+    - `pages`: the pages whose links the owner must read in this chunk.
+    - `rest`: where the chunk after this one begins, as a progress number (module `command_progress`). None: this chunk
+      is the last one.
     """
 
     pages: Sequence[ReadablePage]

@@ -132,15 +132,17 @@ def losses(
 
     - `("left_out", "depth", 3)`, for example: three links were excluded for the reason `depth`. One for each reason.
     - `(OUTLINKS, "left_out", 1)`, if the scope excluded at least one link of the page.
-    - `(OUTLINKS, UNLISTED, 1)`, if in addition the archive did not store all links of the page.
-    - `(NOT_INDEXED, reason, 1)`, if `reason` keeps the page out of lists, exports and items, as `noindex` does.
-    - `("truncated", truncated, 1)`, if a page with an incomplete body was stored, and no tuple has NOT_INDEXED.
+    - `(OUTLINKS, UNLISTED, 1)`, if the tuple before is in the result, and `left_out` has the key UNLISTED. The key
+      means that the archive did not store all links of the page.
+    - `(NOT_INDEXED, "noindex", 1)`, for example: `reason` keeps the page out of lists, exports and items.
+    - `("truncated", "length", 1)`, for example: a page with an incomplete body was stored. This tuple is left out if
+      `reason` keeps the page out of lists, exports and items.
 
     Arguments:
 
     - `page`: True if the fetch stored a page.
-    - `truncated`: why the body is incomplete, None if it is complete.
-    - `left_out`: the page's excluded links by reason, as the text that `encoded` returned.
+    - `truncated`: why the body is incomplete, such as `length`. None if the body is complete.
+    - `left_out`: the page's counts of excluded links, as the text that `encoded` returned.
     - `reason`: the reason in the row of the fetch, such as `http_404` or `noindex`, None without one.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []
@@ -181,7 +183,10 @@ def earliest_judging_revision(row: str | None) -> int:
 
 
 def is_unlisted(counts: Mapping[str, int]) -> bool:
-    """Return True if the archive did not store all links of a page.
+    """Return True if a page has links that the archive did not store.
+
+    The worker that fetched the page counted such links under the key UNLISTED of `counts`. For example,
+    `is_unlisted({"depth": 3, "unlisted": 2})` returns True, and `is_unlisted({"depth": 3})` returns False.
 
     `counts`: the page's counts of excluded links, as `decoded` returns them with `every=True`.
     """
@@ -189,12 +194,15 @@ def is_unlisted(counts: Mapping[str, int]) -> bool:
 
 
 def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
-    """Return a page's counts of excluded links by reason, from the text `row` that `encoded` returned.
+    """Return the numbers that are stored for a page in the text `row`. `encoded` made this text.
 
-    If `every` is True, also return two stored entries whose keys are no reasons:
+    For example, `row` is `depth 3;unlisted 2;scope 7`:
 
-    - UNLISTED: how many links of the page the archive did not store.
-    - SCOPE: not a count, but a revision of the spec. The scope of this revision or a later one has judged the links.
+    - Without `every`, return only the counts of excluded links by reason: `{"depth": 3}`.
+    - With `every`, return all entries: `{"depth": 3, "unlisted": 2, "scope": 7}`.
+
+    The two further keys are no reasons. UNLISTED (`unlisted`) counts the links that the archive did not store. The
+    value of SCOPE (`scope`) is a revision of the spec (`earliest_judging_revision`).
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

@@ -183,20 +183,22 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if links excluded for this reason lead to no page that any crawl can fetch, whatever its spec.
+    """Return True if no change of the spec can make the crawl fetch links that are excluded for this reason.
 
-    - The reason is INVALID: the link is no valid URL.
-    - The reason is the scheme, and the spec already has all schemes that a crawl can fetch: the link has another
-      scheme, such as `mailto:`.
+    - INVALID: True, because such a link is no valid URL.
+    - Rule.SCHEME: True if `spec` already admits every scheme that a crawl can fetch. The excluded links then have other
+      schemes, such as `mailto:`. Otherwise False, because an `https` link, for example, may be among them.
+    - Any other reason: False.
     """
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if `mode` is now `any` for all hosts, and the reason is another host, port, domain or path prefix.
+    """Return True if `spec` excludes no link for this reason. An earlier spec of the crawl excluded some.
 
-    An earlier scope excluded links for this reason, and the mode `any` admits all of them. For the mode `domain` the
-    result is False, because this mode admits only some links to other hosts.
+    - The reason is Rule.HOST, PORT, DOMAIN or PREFIX: the excluded links lead to another place than the seeds. True if
+      `scope.mode` is `any` for all hosts, because this mode admits every place. Otherwise False.
+    - Any other reason is not examined: False.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     places = (Rule.HOST, Rule.PORT, Rule.DOMAIN, Rule.PREFIX)

@@ -211,9 +211,11 @@ def waits_of(states: Sequence[HostState], spec: CrawlSpec, now_ms: int, *, max_c
 
 
 def cause_of(wait: HostWait, clock: str) -> str:
-    """Return a phrase on why the host waits, such as `until 12:00 for example.org: it answered 429`.
+    """Return a phrase that says how long the host waits, and why.
 
-    `clock`: the first words of the phrase, which say how long the host waits.
+    For example, the phrase is `until 12:00 for example.org: it answered 503 (unavailable)`.
+
+    `clock`: the time in words with which the phrase begins, here `until 12:00`.
     """
     text = f"{clock} for {wait.host}: "
     match wait.reason:

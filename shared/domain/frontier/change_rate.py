@@ -23,8 +23,10 @@ SLOWEST: Final = 2.0**-OCTAVES
 FASTEST: Final = 1.0
 
 REMEMBERED: Final = 24
-"""The greatest weight of an estimate, as a number of observed changes. The limit makes an estimate soon follow a page
-that begins or ceases to change."""
+"""The maximum of `ChangeRate.shape`: an estimate counts as the result of at most this many observed changes of a page.
+
+Without a limit, the estimate of a page with a long history would hardly react to new observations. With the limit, the
+estimate soon adapts if the page begins to change more often or less often."""
 
 PRIOR_SHAPE: Final = 0.5
 """The `shape` (weight) of a page's first estimate, made before any two fetches of the page were compared. This estimate
@@ -70,22 +72,21 @@ class ChangeRate(Struct, frozen=True):
         return _limited(mean, mean * mean / max(square - mean * mean, mean * mean / REMEMBERED))
 
     def signalled(self, unchanged_s: float) -> "ChangeRate":
-        """Return the estimate after one more change of the page, dated by the `lastmod` of a sitemap or feed.
+        """Return the estimate after a sitemap or feed gave the date of a change of the page (`lastmod`).
 
         For a change that only a fetch showed, use `observed`.
 
-        `unchanged_s`: for how many seconds the page surely did not change. Add two spans, one on each side of the
-        change:
+        `unchanged_s`: for how many seconds since the last update of the estimate the page surely did not change.
+        For example:
 
-        - Before the change: from the last update of the estimate to the last sitemap that did not show the change.
-        - After the change: from its date to the present time.
+        - Monday: the estimate was last updated.
+        - Wednesday: the sitemap was read and showed no change. So the page did not change for two days.
+        - Friday: the page changed, by the date that the sitemap gives later.
+        - Saturday (now): the sitemap is read and shows that date. So the page did not change since Friday, for one day.
 
-        The time between the two spans does not count. The page may have changed more than once in that time.
-
-        For example, the estimate was last updated on Monday. A sitemap read on Wednesday showed no change. Now,
-        on Saturday, a sitemap dates the change to Friday. Monday to Wednesday is two days, Friday to Saturday is one.
-        So `unchanged_s` is the number of seconds in three days.
+        Then `unchanged_s` is three days in seconds. Wednesday to Friday does not count, because the page changed then.
         """
+        # The page may have changed more than once between the two spans. This counts as one change.
         unchanged_s = min(max(unchanged_s, 1.0), _LONGEST_S)
         shape = min(self.shape, max(REMEMBERED * unchanged_s * self.mean, _SHAPE_MIN))
         return _limited((shape + 1) / (shape / self.mean + unchanged_s), shape + 1)

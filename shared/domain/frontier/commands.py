@@ -32,9 +32,10 @@ class CommandKind(StrEnum):
       removes the seeds at `places`, each (host, fingerprint). With `all`, it removes all seeds except those at
       `places`. Seeds in shards that no worker has begun are recalled first.
     - DELETE_SEEDS_BETWEEN removes every seed whose fingerprint is greater than `above` and at most `upto`, except those
-      at `places`. Several such commands can keep more seeds than one message can name.
-    - SEED_SET withdraws each URL at `places` that no seed set of the crawl contains any more. The change of a seed set
-      that causes the command may also add seeds. An owner stores the added seeds before it applies the command.
+      at `places`. It replaces DELETE_SEEDS with `all` if `places` is too long for one message. The fingerprints are
+      then divided into ranges, with one command for each range.
+    - SEED_SET withdraws each URL at `places`, unless a seed set of the crawl still contains the URL. If one change of a
+      seed set adds some seeds and removes others, an owner first stores the added seeds and then applies SEED_SET.
     - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it does
       the opposite: a stored page that waits for its next fetch gets the state DONE.
     - EXCLUDE excludes the queued URLs that the exclusion `target` covers. `revision` is the first revision of the
@@ -100,9 +101,10 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 
 
 def collection_of(crawl_id: CrawlId) -> str:
-    """Return the id of the command (kind DELETE) that removes all rows of a deleted crawl.
+    """Return the id of the DELETE command for a crawl, such as `delete-7` for crawl 7.
 
-    A crawl has only one such id. So a command that is sent twice has the same id both times.
+    The command removes all rows of a deleted crawl. The id depends on the crawl only, so duplicates of the command have
+    the same id.
     """
     return f"delete-{crawl_id}"
 

@@ -12,13 +12,15 @@ from shared.domain.ids import CrawlId, Partition, Revision
 class CrawlRow(Struct, frozen=True):
     """The stored row of a crawl. `spec` is the JSON of its active revision.
 
-    A pool's clock is the total time in ms during which the pool could work. A crawl's active time is measured by the
-    clock of its pool, and grows only while the crawl is SEEDING or RUNNING.
+    A crawl's active time is the time for which it was worked on. It is measured by the clock of the crawl's pool: a
+    number of ms that grows only while the pool can work. The active time grows with this clock while the crawl is
+    SEEDING or RUNNING.
 
-    - `active_ms`: the crawl's active time when the row was read.
+    - `active_ms`: the crawl's active time at the moment when the row was read.
     - `active_pool`: the pool whose clock now measures the active time. None: the active time does not grow now.
-    - `active_zero_ms`: the value of the pool's clock at which the active time would be 0. At a later moment, the active
-      time is the value of the clock minus `active_zero_ms`. 0 without a pool.
+    - `active_zero_ms`: an offset, to compute the active time later without another read of the row. The active time is
+      the present value of the pool's clock minus this offset. For example, the clock is 9,000 and the offset is 6,000:
+      the active time is 3,000 ms. The offset is 0 without a pool.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -42,10 +44,10 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """The key of the publication of seeds that the crawl needs while its state is SEEDING.
+        """A key with which the leader avoids publishing the crawl's seeds twice at the same time.
 
-        The key consists of the crawl's id, revision and `operator_version`. The leader does not begin a publication
-        while another one with the same key is running.
+        The leader publishes the seeds of a crawl in the state SEEDING. While it does so for a key, it begins no other
+        publication with an equal key. The key changes if the crawl's revision or `operator_version` changes.
         """
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 
@@ -97,9 +99,10 @@ class CrawlChanges(Struct, frozen=True):
     - `mark`: the position of this read, to pass to the next read.
     - `rows`: the new row of each crawl that changed, None for a deleted crawl. The first read returns the row of each
       crawl that is seeding, running or paused.
-    - `recent`: the version of each crawl that changed last. Empty in the first read. The caller stores these versions,
-      because the next read finds the same changes again, and perhaps one more that was committed late. The next read
-      leaves a crawl out of `rows` if the crawl still has the version that the caller stored.
+    - `recent`: the crawls with the newest changes, each with its present version. Empty in the first read. The caller
+      stores these versions and gives them to the next read. The next read also looks at changes shortly before `mark`,
+      because one of them may have been committed late. If a crawl still has its stored version, the next read leaves
+      the crawl out of `rows`.
     - `compared`: the crawls whose stored version this read compared with the version known to the caller, to find
       missed changes. These are the crawls that the caller named, and a few unfinished crawls in turn. Most of these
       crawls are unchanged. If a compared crawl has changed, its new row is in `rows`.

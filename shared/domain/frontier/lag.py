@@ -20,13 +20,14 @@ class Waiting(Struct, frozen=True):
 
 
 class FrontierLag(Struct, frozen=True):
-    """How much work waits in the frontier at each stage, in one snapshot.
+    """How much work waits in the frontier at each stage, and up to where the reports are applied, in one snapshot.
 
-    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. The age counts from the time
-      at which their queue was last served.
-    - `pending`: shards that no worker has begun. The age counts from the lease.
-    - `in_flight`: shards that a worker has begun. The age counts from the lease.
-    - `positions`: the position up to which each partition had applied its reports.
+    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. `due.oldest_s` is the longest
+      time for which a queue with such URLs was not served: no shard of it was sent out or came back.
+    - `pending`: shards that no worker has begun. `pending.oldest_s` is the time since the oldest of them was leased.
+    - `in_flight`: shards that a worker has begun. `in_flight.oldest_s` is the time since the oldest of them was leased.
+    - `positions`: for each partition, the position in its reports up to which its owner has applied them. Reports after
+      this position wait, too, but are not counted here.
     """
 
     due: Waiting

@@ -18,9 +18,11 @@ from shared.domain.frontier.signals import HostSignals, rate_signalled
 
 
 class Signed(Struct, frozen=True):
-    """The new history and due time (Unix ms) of a page that has a sign of change.
+    """What is stored of a page after a sign of change came for the page.
 
-    `sooner`: the page is now due earlier than it was before.
+    - `history`: what the fetches and signs of the page have shown up to now, including the new sign.
+    - `due_ms`: when the page is to be fetched again (Unix ms).
+    - `sooner`: True if `due_ms` is earlier than it was before the sign.
     """
 
     history: PageHistory

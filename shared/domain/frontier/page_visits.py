@@ -78,11 +78,14 @@ class PageVerdict(Struct, frozen=True):
 def conditional(url: LeasedUrl) -> bool:
     """Return True if the leased URL may be requested with the validators (ETag, Last-Modified) of its last fetch.
 
+    With validators, a server that has the same page as before answers 304 and sends no body.
+
     Return False in these cases:
-    - No page of the URL is stored, or this is no revisit of a stored page.
-    - Since the lease, a link to the URL was found that lowers the URL's depth or its number of extra hops.
+
+    - This is no revisit of a stored page, so there is nothing to validate.
+    - Since the lease, a way to the URL with a lower depth or fewer extra hops was found. More of the page's links may
+      then be in scope. To judge the links, the worker needs the body of the page.
     """
-    # More of the page's links may then be in scope. The worker needs the page's body to judge them.
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
 
@@ -185,18 +188,17 @@ def _with_rate(
     adaptive: AdaptiveSchedule | None,
     now_ms: int,
 ) -> PageHistory:
-    """Return `history` with the page's rate of change after this fetch.
+    """Return `history`, completed with the page's new rate of change in its field `rate`.
 
     - `known`: the page's history before the fetch.
-    - `history`: the page's history after the fetch, except that its rate is not updated yet. A rate of 0 means that no
-      rate was set yet, as for a new page.
+    - `history`: the page's history after the fetch, in which everything but `rate` is up to date.
 
-    The rate of the result depends on `finding`:
+    The new rate depends on `finding`, the result of the fetch. CHANGED or UNCHANGED updates the rate that the page had
+    before the fetch. Another finding shows nothing about the rate:
 
-    - CHANGED or UNCHANGED: the rate before the fetch, updated with this finding.
-    - Another finding, and `history` has a rate: that rate.
-    - Another finding, and the rate of `history` is 0: the result of `rate_before` for `known`. For a new page this is
-      an assumed rate.
+    - If `history.rate` is set, this rate is kept.
+    - If `history.rate` is 0, as for a new page, the new rate is the result of `rate_before`: usually the rate that is
+      assumed for new pages.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):

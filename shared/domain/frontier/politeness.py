@@ -26,9 +26,10 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""At least about this many attempts to reach a host are made during an outage of `retry.outage_s` seconds.
+"""Limits the growing pauses between attempts to reach a host: no pause exceeds `retry.outage_s` / PROBES seconds.
 
-For this, the growing pauses between the attempts are limited to `retry.outage_s` / PROBES seconds."""
+For example, with `retry.outage_s` 86,400 the longest pause is 8,640 seconds. So the host is tried some ten times or
+more before it is given up. If the first pause is longer than the limit, all pauses have the length of the first."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -103,14 +104,15 @@ def shard_size(delay_s: float, expected_fetch_s: float) -> int:
 def shard_part(queued: int, slots: int, expected_fetch_s: float) -> int:
     """Return how many URLs of a queue to put into one shard, if several slots share the queue.
 
-    A shard has half of its slot's part of the queue, but at least PART_MIN URLs. For a slow host this minimum is
-    lower: as many URLs as take PART_WORK_S seconds, and at least 1.
+    The number is `queued` / (2 x `slots`), rounded down, but at least a minimum. For example, with 400 URLs and 4 slots
+    a shard has 50 URLs. The minimum is PART_MIN (16) URLs, or fewer for a slow host: as many as the host serves in
+    PART_WORK_S (0.5) seconds, and at least 1. If a fetch takes 0.1 seconds, the minimum is 5.
 
     - `queued`: the number of URLs in the queue.
     - `slots`: how many shards of the queue may be out at once.
     - `expected_fetch_s`: the seconds that one fetch takes.
     """
-    # With small shards, no slot runs out of URLs long before the others.
+    # A shard has half of its slot's part of the queue. So no slot runs out of URLs long before the others.
     least = PART_MIN if expected_fetch_s * PART_MIN <= PART_WORK_S else int(PART_WORK_S / expected_fetch_s)
     return max(1, least, queued // (2 * slots))
 
@@ -162,7 +164,9 @@ class HostHealth(Struct, frozen=True):
         return refused * REFUSING_SHARE > WINDOW or (self.recent > row + 1 and self.recent & row == row)
 
     def after(self, effect: HostEffect) -> bool:
-        """Return True if the whole host would count as `refusing` after one more response with a 429 or 503.
+        """Return True if the host counts as `refusing` once a new 429 or 503 is included. The health is not changed.
+
+        For example, the last two responses were 429, and another 429 has come: return True.
 
         `effect`: THROTTLED for a 429, BUSY for a 503. For UNREACHABLE return False, because there is no response.
         """

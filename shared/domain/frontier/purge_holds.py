@@ -28,7 +28,10 @@ BEAT_S: Final = 5.0
 """Seconds between two beats. With each beat a holder shows that it is alive."""
 
 HOLDER_MARGIN_S: Final = 10.0
-"""A holder treats its own hold as lost this many seconds before `HOLD_S` have passed."""
+"""A safety margin: a holder stops relying on its hold this many seconds before owners may ignore the hold.
+
+Owners ignore a hold HOLD_S = 60 seconds after its last beat. So a holder treats its hold as lost 50 seconds after it
+began to write its last acknowledged beat."""
 
 
 class ObservedHolds:

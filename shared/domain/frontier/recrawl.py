@@ -31,17 +31,17 @@ are four buckets apart."""
 DAY_S: Final = 86_400.0
 _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
-"""Limits how much `SignalTrust` remembers of a host's signs of change: old observations count less than new ones.
+"""Limits how much the past of a host counts in `SignalTrust`, so that new fetches count more than old ones.
 
-`SignalTrust` has four numbers. Each observation raises `wrong_by_chance` or `missed_by_chance`, two of these numbers.
-If the sum of these two exceeds this limit, the next observation halves all four numbers.
+`SignalTrust` has the numbers `wrong`, `missed`, `wrong_by_chance` and `missed_by_chance`. Each fetch raises some of
+them. When `wrong_by_chance` + `missed_by_chance` exceeds 64, the next fetch halves all four numbers.
 """
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores the signs of change of pages that change too often: rate of change x price >= `_SIGN_WORTH`.
+"""`solved` ignores the signs of change of pages that change too often for their fetches to be worth the price.
 
-The highest value of fetching a page is 1/rate. For these pages, 1/rate is below the price or hardly above it. So even a
-page that has surely changed is not worth a fetch.
+For example, a page changes every 1,000 seconds on average. Then the value of fetching the page stays below 1,000
+seconds. `solved` ignores the signs of this page if the price is 900 seconds or more: 0.9 times the highest value.
 """
 
 _SMALL: Final = 1e-3
@@ -146,12 +146,11 @@ def solved(
     - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
       exceeds it.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-    - `signalled`: for each bucket, the sum over its pages of the share of a page's changes that have signs.
-    - `followed`: for each bucket, the number of its pages for which this share is above 0. Without `followed` the
-      result is less exact.
-
-    For example, a bucket has three pages. The first has signs for all its changes, the second for half of its changes,
-    the third for none. Then `signalled` is 1.5 for this bucket, and `followed` is 2.
+    - `followed`: for each bucket, the number of pages that have signs for at least some of their changes. Without
+      `followed` the result is less exact.
+    - `signalled`: for each bucket, the same pages, but each counts only as much as it has signs. A page with signs for
+      all its changes counts as 1. A page with signs for half of its changes counts as 0.5. If a bucket has one page of
+      each kind, `followed` is 2 and `signalled` is 1.5.
     """
     # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -190,9 +189,10 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     - `rate`: the rate of change of each page.
-    - `pages`: the number of these pages. 0 if the number is unknown.
-    - `signalled`: the sum over these pages of the share of a page's changes that have signs. For example, one page with
-      signs for all its changes and one page with signs for half of its changes: `pages` is 2, `signalled` is 1.5.
+    - `pages`: the number of these pages. 0: the caller gave only `signalled`, so the number of pages is unknown.
+    - `signalled`: the same pages, but each counts only as much as it has signs. A page with signs for all its changes
+      counts as 1. A page with signs for half of its changes counts as 0.5. For these two pages together, `pages` is 2
+      and `signalled` is 1.5.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
