@@ -58,13 +58,17 @@ class Full(Exception):
 
 
 class LastAdmin(Exception):
-    """The change is refused: an admin key would end sooner or lose its role, and no other is valid for as long."""
+    """The change is refused, because the cluster could be left without a valid admin key.
+
+    The change would revoke an admin key, take its role away, or let it expire sooner. A second admin key is needed that
+    expires no sooner than the first key does without the change.
+    """
 
 
 class NoSecret(Exception):
-    """The change is refused: an identity that is only a client certificate cannot become a key with a secret.
+    """The change is refused: it would turn a client certificate into an API key, but there is no secret for the key.
 
-    Only a new key gets a secret. After the change, the client would have none.
+    A secret is made only when a key is created, not when an identity is changed.
     """
 
 

@@ -5,6 +5,8 @@ An owner has a `RecrawlPages` for each crawl whose pages are fetched by their ra
 computes this price from the counts of pages and the partition's share of the crawl's requests a day. A new owner reads
 the counts from SQL. The module does no I/O.
 
+Pages are counted by bucket. A bucket is a range of rates of change, such as about 4 to 5 changes a day.
+
 A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner estimates which
 share of a page's changes have such a sign.
 """
@@ -42,36 +44,37 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The key of PageCounts for the number of pages in each bucket, a range of rates of change.
+"""The key of the numbers of pages in PageCounts: `counts[RATES][70]` is the number of pages in bucket 70.
 
-The bucket of a page follows from the changes without a sign (`waiting_bucket`). For example, a page changes 4 times a
-day, and 3 of the changes have signs. Then the page is in the bucket of 1 change a day.
+A bucket is a range of rates of change. A page is in the bucket of its changes without a sign (`waiting_bucket`). For
+example, a page changes 4 times a day, and 3 of the changes have signs. Then the page is in the bucket of about 1 change
+a day.
 """
 
 FOLLOWED_SUM: Final = "signalled"
-"""The key of PageCounts for the sum of `PageHistory.followed` over the pages of each bucket.
+"""The key of a sum in PageCounts: over the pages of each bucket, the shares of changes that have signs.
 
-`PageHistory.followed` is the expected share of a page's changes that have a sign: 0 is none, 255 is all. The bucket of
-a page follows from the rate of all its changes, with and without signs (`signalled_bucket`).
+Each page has one share: the part of the page's changes that is expected to have a sign. The share is a number from 0
+(none) to 255 (all), stored as `PageHistory.followed`. A page adds its share to the bucket of all its changes, with and
+without signs (`signalled_bucket`).
 
-For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the sum of
-the bucket of 4 changes a day.
+For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the bucket
+of about 4 changes a day. If this is the only page with signs, `counts[FOLLOWED_SUM]` has 191 for this bucket.
 """
 
 FOLLOWED_PAGES: Final = "followed"
-"""The key of PageCounts for the number of pages in each bucket that are expected to have signs of change.
+"""The key of the numbers of pages with signs: `counts[FOLLOWED_PAGES][70]` is the number of these pages in bucket 70.
 
-For these pages, `PageHistory.followed` is above 0. The bucket of a page follows from the rate of all its changes, with
-and without signs (`signalled_bucket`).
-
-For example, a page changes 4 times a day, and 3 of the changes have signs. Then the page counts in the bucket of 4
-changes a day.
+A page with signs is a page for which at least some changes are expected to have a sign (`PageHistory.followed` > 0).
+Such a page counts in the bucket of all its changes, with and without signs (`signalled_bucket`). For example, a page
+changes 4 times a day, and 3 of the changes have signs. Then the page counts in the bucket of about 4 changes a day.
 """
 
 SITEMAPS: Final = "sitemap_rates"
-"""The key of PageCounts for the number of sitemaps and feeds in each bucket.
+"""The key of the numbers of sitemaps and feeds: `counts[SITEMAPS][70]` is the number of them in bucket 70.
 
-A sitemap's bucket follows from how often the sitemap is fetched, not from how often it changes.
+For sitemaps and feeds, a bucket is a range of rates of fetching. For example, a sitemap that is fetched twice a day
+counts in the bucket of 2 fetches a day. How often the sitemap changes has no influence.
 """
 
 COUNTED: Final = (RATES, FOLLOWED_SUM, FOLLOWED_PAGES, SITEMAPS)
@@ -162,18 +165,19 @@ class RecrawlPages:
     def first_rate(self, interval: PageInterval, part: float) -> int:
         """Return the rate of change that is assumed for a page until two of its fetches were compared.
 
-        The result is encoded (`ChangeRate.code`). A page is assumed to change as often as it would be fetched if the
-        budget were spread evenly over all pages. For example, the budget suffices for 100 requests a day, and there are
-        700 pages. Then each page would be fetched every 7 days, so the rate is one change in 7 days. The rate has two
-        bounds:
+        The result is encoded (`ChangeRate.code`). A page is assumed to change as often as the budget allows to fetch
+        it. For example, this partition may send 100 requests a day, and has 3,000 pages. Each page can be fetched every
+        30 days, so the rate is one change in 30 days.
 
-        - At least one change in the longest wait of `interval`.
-        - At most one change in the geometric mean of the shortest and the longest wait of `interval`.
+        `interval` limits the rate. For example, the waits of `interval` are from 1 to 100 days:
 
-        `part`: the part of the crawl's pages that is in this partition, from 0 to 1. The partition may use this part of
-        the crawl's budget.
+        - The slowest rate is one change in 100 days, the longest wait.
+        - The fastest rate is one change in 10 days, the geometric mean of the shortest and the longest wait.
+
+        `part`: the part of the crawl's pages that is in this partition, from 0 to 1. The partition may send this part
+        of the crawl's requests.
         """
-        # The lowest rate is one change in the longest interval, the highest is that of a crawl without a budget.
+        # The fastest rate is that of a crawl without a budget.
         equal = 1 / self.equal_s(part)
         return prior(min(max(equal, 1000 / interval.max_ms), decoded(first_rate(interval)).mean)).code
 
@@ -234,13 +238,13 @@ class AdaptiveSchedule(Struct, frozen=True):
         return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
 
     def followed(self, code: int, signals: HostSignals) -> int:
-        """Return the value for `PageHistory.followed`: for which share of a page's changes a useful sign is expected.
+        """Return which share of a page's future changes is expected to have a useful sign: 0 for none, 255 for all.
 
-        0 is none, 255 is all.
+        The caller stores the result as `PageHistory.followed`. There are three cases:
 
-        - If the host's signs are not trusted: 0.
-        - If the page changes so often that even a known change is not worth a fetch: 0. Its signs are of no use.
-        - Otherwise: the share of all changes on the host that have a sign (`HostSignals.followed`).
+        - The host's signs are not trusted: return 0.
+        - The page changes so often that a fetch is not worth its price, even after a sign: return 0.
+        - Otherwise: return the share for all pages of the host (`HostSignals.followed`).
 
         Arguments:
 
@@ -313,15 +317,19 @@ def _by_bucket(numbers: Mapping[int, int]) -> list[int]:
 
 
 def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, told: bool = False) -> int:
-    """Return the code (`ChangeRate.code`) of a page's rate of change after a comparison with its last fetch.
+    """Return a page's new rate of change after a fetch. The rate is encoded as `ChangeRate.code`.
 
-    - `code`: the code before the comparison. 0 for a page without an estimate.
-    - `elapsed_ms`: the time since the last fetch, or since the last sign of change that updated the rate.
-    - `told`: a sign of change has updated the rate since the last fetch. If the page also `changed`, the rate stays,
-      because it includes this change already.
+    The page was fetched again and compared with its previous fetch:
+
+    - `code`: the rate before this fetch. 0 if the page has no estimate yet.
+    - `changed`: the page has changed since its previous fetch.
+    - `told`: between the two fetches, a sign of change has already updated the rate.
+    - `elapsed_ms`: if `told`, the time from that sign to this fetch. Otherwise the time between the two fetches.
+
+    If `told` and `changed` are both True, the rate stays as it is: the sign has counted this change already.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
-    if told and changed:  # The sign has counted this change already.
+    if told and changed:
         return known.code
     return known.observed(changed=changed, elapsed_s=elapsed_ms / 1000).code
 

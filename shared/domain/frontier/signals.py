@@ -25,13 +25,13 @@ The value 0 means that no change is expected to have one.
 """
 
 SITEMAP_PART: Final = 5.0
-"""With the recrawl policy `adaptive`, a sitemap is fetched at most once for this many page fetches of its host.
+"""The shortest wait of a sitemap, as a number of page fetches of its host (recrawl policy `adaptive`).
 
-The shortest wait of the sitemap is the time in which the crawl fetches this many pages of the host. The time is
-computed as if all pages of the crawl were fetched equally often. For example, the host has 50 pages, and the budget
-allows to fetch each page every 10 days. That is 5 page fetches a day, so the sitemap waits at least a day.
+A sitemap waits at least the time that the crawl needs for this many page fetches of the sitemap's host. The time is
+computed from the budget: each page of the crawl gets an equal part of the budget. Real fetches are not counted.
 
-The spec's bounds of the wait have precedence.
+For example, the budget allows to fetch each page every 10 days, and the host has 50 pages. That makes 5 page fetches of
+the host a day. So the sitemap waits at least a day. The spec's bounds of the wait have precedence.
 """
 
 _STORED: Final = struct.Struct(">ffffI")
@@ -53,9 +53,10 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """The share of the host's page changes for which a sign is expected: 0 is none, 128 half, 255 (FOLLOWED) all.
+        """How many of the next changes of the host's pages are expected to have a sign: 0 for none, 255 for all.
 
-        0 if `trusted` is False.
+        For example, if half of the changes are expected to have a sign, it is 128. If the host's signs are not reliable
+        (`trusted` is False), it is 0.
         """
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
@@ -104,25 +105,28 @@ def signals_of(stored: bytes | None) -> HostSignals:
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
     """Return a page's new rate of change after a sitemap or feed gave a date for the page.
 
-    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page. The page counts as
-    unchanged in two spans of time: from `known_ms` to `read_ms`, and from `lastmod_ms` to `now_ms`.
+    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page. `known` is the rate
+    before. The four times are Unix ms. For example:
 
-    `known` is the rate of change up to now. The times are Unix ms, here in their usual order:
+    - `known_ms`, Monday: the rate was last updated, by a fetch of the page or by an earlier date.
+    - `read_ms`, Wednesday: a sitemap of the host was read, and did not show the change yet.
+    - `lastmod_ms`, Friday: the page changed, by the date that the sitemap or feed gives now.
+    - `now_ms`, Saturday: the present time.
 
-    - `known_ms`: when `known` was last updated, by a fetch of the page or by an earlier date.
-    - `read_ms`: when a sitemap of the host was last read before now. This sitemap did not show the change yet.
-    - `lastmod_ms`: the date that the sitemap or feed gives now for the change.
-    - `now_ms`: the present time.
+    In this example the page changed once, and was unchanged for three days: from Monday to Wednesday, and from Friday
+    to Saturday. The time from Wednesday to Friday does not count.
     """
+    # Between `read_ms` and `lastmod_ms` the page may have changed more than once.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
 
 def waiting_bucket(code: int, followed: int) -> int:
-    """Return the bucket of the rate from which a page's wait for its next fetch is computed (`waiting_code`).
+    """Return the bucket of a page. The bucket decides how long the page waits if it has no sign of change.
 
-    A bucket is a range of rates of change (`recrawl.bucket_of`). Only changes without a sign count. For example, a page
-    changes 4 times a day, and 3 of the changes have signs. Then the result is about the bucket of 1 change a day.
+    A bucket is a range of rates of change (`recrawl.bucket_of`). Changes that have a sign do not count here, because a
+    sign makes the page due sooner anyway. For example, a page changes 4 times a day, and 3 of the changes have signs.
+    Then the result is about the bucket of 1 change a day.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
     - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
@@ -143,10 +147,11 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which a page with signs of change is counted (FOLLOWED_SUM and FOLLOWED_PAGES).
+    """Return the bucket of a page for the counts of pages that have signs of change.
 
-    A bucket is a range of rates of change. `recrawl.bucket_of` uses the estimated rate. This function uses a lower
-    rate, because an estimate from few comparisons is often too high (`ChangeRate.cautious`).
+    A bucket is a range of rates of change. The bucket is that of `ChangeRate.cautious`, which is lower than the
+    estimated rate: an estimate from few comparisons is often too high. For example, the estimate is 4 changes a
+    day, and weighs only as much as one observed change. Then the result is the bucket of about 2 changes a day.
 
     `code`: the estimated rate of all changes of the page, with and without signs, as `ChangeRate.code`.
     """

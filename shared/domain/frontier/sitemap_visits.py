@@ -44,11 +44,16 @@ def judge_sitemap(
 ) -> PageVerdict:
     """Return the new state of a sitemap or feed after a fetch.
 
-    - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done. A fetch finds something
-      new if `found` is True, and the content of this sitemap has changed.
+    A fetch finds something new only if both conditions hold:
+
+    - The fetch succeeded, and the content of this sitemap differs from the previous fetch.
+    - `found` is True: since the previous fetch of this sitemap, a sitemap of the host listed a new URL or a later date
+      of a page. This may be another sitemap, because an owner stores this time by host and not by sitemap.
+
+    Arguments:
+
+    - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: the result of `failure.decide` for the fetch.
-    - `found`: True if any sitemap of the host, this one or another, has listed a new URL or a later date of a page
-      since the previous fetch of this sitemap.
     - `pages`: the number of stored pages of the host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.

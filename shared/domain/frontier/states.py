@@ -135,8 +135,9 @@ EXTRA_BITS: Final = MAX_EXTRA_HOPS << _EXTRA_SHIFT
 """The bits of the flags that store the number of hops beyond the scope, 0 for a URL in scope."""
 
 FOUND_FEWER_HOPS: Final = 8192
-"""Flag of a leased URL for which a link with fewer extra hops was found after it was sent. More of the page's links may
-then be in scope."""
+"""Flag of a leased URL: after the URL was sent to a worker, a link to it with fewer extra hops was found.
+
+Then more of the links on the page at this URL may be in scope."""
 
 OF_SET: Final = 16_384
 """Flag of a URL that is a seed only because of seed sets. Neither the spec nor an upload has given the URL.

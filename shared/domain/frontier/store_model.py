@@ -22,16 +22,16 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the URL's depth and number of extra hops in the message to the worker. After a change of the
-      owner both may be estimates.
-    - `least`: the least depth that is known now. `least` is less than `depth` if a shorter way to the URL was found
-      after the message was sent. `flags` has the least number of extra hops (`extra_hops_of`).
+    - `depth`, `extra`: the depth and the number of extra hops that were sent to the worker.
+    - `least`: the least depth known now. It is below `depth` if a shorter path to the URL was found since then. For
+      extra hops, `extra_hops_of(flags)` is the least number known now.
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
-    - `last`: the stored fetch with which the next fetch is compared. None if no page is stored. Also None if dispatch
-      did not read stored fetches (`LeaseRequest.compared` was False).
+    - `last`: the stored fetch with which the next fetch is compared. None if there is no such fetch. Also None if
+      dispatch did not read stored fetches (`LeaseRequest.compared` was False).
     """
 
+    # After a change of the owner, `depth` and `extra` may be too low: SQL has the least numbers and a flag only.
     url: str
     depth: int
     least: int
@@ -127,14 +127,14 @@ class Claimed(Struct, frozen=True):
 class LeaseRequest(Struct, frozen=True):
     """A request to lease URLs of one crawl's queue on one host as one shard.
 
-    - `max_urls`: the maximum of queued URLs, those of the least rank first.
-    - `max_revisits`: the maximum of stored pages that are due. They are leased before the queued URLs, and do not count
-      in `max_urls`.
-    - `max_together`: the maximum of all URLs of the shard. It is used only if `max_revisits` or `requisites` is set.
-    - `compared`: the last fetch of each stored page is also read (`LeasedUrl.last`).
+    - `max_revisits`: the maximum of stored pages that are due. They are leased first.
+    - `requisites`: if True, queued requisites are leased next, without a maximum of their own.
+    - `max_urls`: the maximum of other queued URLs. They are leased last, in order of rank.
+    - `max_together`: the maximum of all these URLs. Not used if `max_revisits` is 0 and `requisites` is False. Example:
+      it is 10, `max_revisits` 4, `max_urls` 8. With 4 due pages and 3 requisites, at most 3 other URLs are leased.
+    - `compared`: also read the last fetch of each stored page, for a later comparison (`LeasedUrl.last`).
     - `due_until_ms`: a stored page is leased only if it became due at this time or earlier. 0: no limit. Retries have
       no such limit.
-    - `requisites`: queued requisites are leased before other queued URLs, and do not count in `max_urls`.
     """
 
     lease_id: LeaseId
@@ -281,12 +281,11 @@ class Changes(Struct):
       returns the queues that have further ones.
     - `letters_sent`: ids of dead letters to delete, because their messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
-    - `marks`: for each crawl the number of its newest command in progress. The transaction stores this number in each
-      URL's row that it writes. The command, and earlier ones, then skip these rows.
-    - `losses_again`: fetches of URLs whose losses were counted at an earlier fetch (flag COUNTED_LOSSES). Losses are
-      excluded links, incomplete bodies and the like. The transaction subtracts the losses of the URL's previous fetch
-      from the crawl's counts, and adds those of the new fetch. If the page of the previous fetch stays stored, the
-      transaction does neither.
+    - `marks`: the number of each crawl's newest command in progress. The transaction writes this number into the rows
+      of URLs that it writes. A command skips rows that have its own number or a higher one.
+    - `losses_again`: new fetches of URLs whose previous fetch has counted losses (flag COUNTED_LOSSES). Losses are
+      excluded links, incomplete bodies and the like. In the crawl's counts, the losses of the new fetch replace those
+      of the previous one. But if the new fetch brought no page, the previous page stays, and so do the counts.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: new values of `QueueRow.signals`.
     """

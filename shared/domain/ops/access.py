@@ -56,8 +56,8 @@ class ApiKey:
     - `certificate`: the name that the client's certificate must have. None: no certificate is needed.
     - `spec`: the JSON of the declaration as the request had it. None if no request declared the identity.
     - `version`: the number of the declaration.
-    - `last_used_at_ms`: when the identity was last used (Unix ms). The actual time may be up to a minute later. None:
-      no use is stored.
+    - `last_used_at_ms`: the newest use that is stored (Unix ms). Uses are stored once a minute, so the uses of the last
+      minute may be missing. None: no use is stored.
     """
 
     key_id: str

@@ -104,10 +104,10 @@ def used_until_ms(name: str) -> int | None:
 
 
 def is_upload(name: str) -> bool:
-    """Return True if a producer (a sender of discoveries) with this name is used for one task only.
+    """Return True if `name` is a producer name (of a sender of discoveries) that is used for one task only.
 
-    Such a task is an upload of seeds, a change of a seed set, a replay or a rediscovery. Return False for the producer
-    of a process, which is used for a week.
+    An upload of seeds is one such task. The others are a change of a seed set, a replay and a rediscovery. Return False
+    for the producer name of a process, which the process uses for all its discoveries of a week.
     """
     # The name of a process may begin like the name of a task, but always ends in a week.
     return name.startswith(_ONCE) and used_until_ms(name) is None

@@ -37,7 +37,9 @@ def schedule_tag(schedule_id: int, version: int) -> str:
 class StoredSchedule:
     """A schedule as stored. `version` grows with each change that an operator makes.
 
-    - `due_ms`: the next due time, and `fires_ms`: when it fires. None: the schedule is never due again.
+    - `due_ms`: the next due time, computed from the spec. None: the schedule is never due again.
+    - `fires_ms`: when the schedule fires for `due_ms`: up to the spec's `jitter_s` seconds later. For example, with
+      `due_ms` at 08:00:00 and a `jitter_s` of 60, this may be 08:00:23. None if `due_ms` is None.
     - `last_ms`: the last due time that was processed, 0 if none was.
     - `paused`: no due time fires, and `due_ms` has no meaning.
     """

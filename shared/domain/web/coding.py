@@ -52,9 +52,12 @@ class _Broken(Exception):
 def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
-    If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error. Bytes after
-    the end of gzip, deflate and zstd data are ignored. Bytes after the end of br data in the same piece are an error.
+    If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error.
+
+    A body may have further bytes after the end of the encoded data. After gzip, deflate and zstd data they are ignored.
+    After br data they are usually an error.
     """
+    # The br library rejects further bytes in the piece (_STEP bytes) that has the end. Later pieces are ignored.
     if not body or not _names(content_encoding):
         return Decoded(body[:cap], truncated=len(body) > cap)
     decoding = Decoding((body[start : start + _STEP] for start in range(0, len(body), _STEP)), content_encoding, cap)

@@ -328,15 +328,17 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 
 
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
-    """Return the one form that replaces all spellings of an octet, so that URLs and patterns can be compared.
+    """Return the standard spelling of one octet of a URL or pattern, so that URLs and patterns can be compared.
 
-    `octet` is a match of `_UNUSUAL`: a percent escape, or a character that must be escaped. So `octet` is never a plain
-    `A`. `same` has the octets that need no escape.
+    `octet`: the octet as spelled in the URL or pattern. There are three cases:
 
-    - If `octet` is a character such as `<`: return its escape `%3C`.
-    - If `octet` is the escape of an octet in `same`, such as `%41`: return the plain octet `A`.
-    - If `octet` is another escape, such as `%3c`: return the escape with upper-case digits, `%3C`.
+    - A plain character that must be escaped, such as `<`: return its escape `%3C`.
+    - The escape of a character that needs no escape, such as `%41`: return the plain character `A`.
+    - Another escape, such as `%3c`: return the escape with upper-case digits, `%3C`.
+
+    `same`: the characters that need no escape, as numbers.
     """
+    # A plain character that needs no escape is never passed: `_UNUSUAL` does not match it.
     if len(octet) == 1:
         return b"%%%02X" % octet[0]
     code = int(octet[1:], 16)
