@@ -138,6 +138,7 @@ class Metric(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
+# The metrics LEASE, LOST, USED, LIMIT and SHORT are published by masters and by workers.
 LEASE: Final = Metric(
     "member_lease_seconds", "gauge", "Time until the lease of this member expires; it is renewed at a third of it."
 )
@@ -151,7 +152,7 @@ LIMIT: Final = Metric(
 SHORT: Final = Metric(
     "resource_pressure", "gauge", "1 while the resource is so full that the member takes on no new work.", ("resource",)
 )
-"""LEASE, LOST, USED, LIMIT and SHORT are metrics of masters and of workers."""
+"""For each resource: 1 if it is under pressure (nearly full), else 0."""
 
 Values = Mapping[Any, float | Histogram]
 """The values of a metric: a mapping from label values (a tuple of text, () without labels) to a number or histogram."""

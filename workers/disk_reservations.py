@@ -62,8 +62,9 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        In the result, the space for the next answer does not count as free (`FillLevel.claimed`). This is the space of
-        one answer of the largest size. Existing reservations are not subtracted.
+        In the result, the space for one more answer of the largest size counts as used. Space that visits have reserved
+        counts as free. Example: 10 GB are free, visits have reserved 3 GB, and the largest answer may need 1 GB. Then
+        the result has 9 GB free.
         """
         if self._gauge is None:
             return None

@@ -59,9 +59,10 @@ class Grant:
             self._margin = min(max(MARGIN_S, _MARGIN_PART * expires_s), expires_s / 2)
 
     def may_send(self, now: float) -> bool:
-        """Return True if a request to the host may be sent at `now`.
+        """Return True if enough time of the grant is left for a request at `now`: more than the grant's margin.
 
-        Return False if the grant has ended or ends within its margin (MARGIN_S).
+        The caller must also obey `stop` and `not_before`, which this method does not check. For the margin see
+        MARGIN_S.
         """
         return now < self._expires - self._margin
 

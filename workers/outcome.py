@@ -63,8 +63,11 @@ def answered(
 def _left_out(reading: PageReading) -> list[LeftOut]:
     """Return the links of a page that are not reported: for each reason an entry with their number and example URLs.
 
-    A page's record in the archive lists the links of the page, but may lack some. If it lacks 7 links, the last entry
-    is `LeftOut(UNLISTED, 7)`. If no link was left out for any other reason, the result is empty.
+    The reasons are those in `reading.left_out`. If there are none, the result is empty.
+
+    Otherwise an entry with UNLISTED follows if the command `rediscover` cannot find some links later in the archive.
+    Example: 3 links are out of scope, and the archive lacks 7 links. The result has an entry for the 3 links, and then
+    `LeftOut(UNLISTED, 7)`.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

@@ -112,7 +112,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     def left_out(self) -> dict[str, int]:
-        """Return the number of links that were left out, by reason."""
+        """Return for each reason how many links are left out: the sum of `excluded`, `nofollow` and `cut`.
+
+        Links that were reported before and repeated links are not among them.
+        """
         counts = {str(reason): n for reason, n in self.excluded.items()}
         if self.nofollow:
             counts[NOFOLLOW] = self.nofollow
@@ -263,20 +266,17 @@ class OutlinkResolver:
         max_requisites: int = 0,
         changed_since: int | None = None,
     ) -> Outlinks:
-        """Return which URLs of a list to report with `depth`, and counts of the others. The list is one of these:
+        """Return which of the URLs in `references` to report, and counts of the others.
 
-        - The entries of a sitemap or feed. `page` is the sitemap or feed.
-        - The feeds that `page` names.
-        - The sitemaps of the origin of `page`.
-        - The requisites of `page`, which is a page or a stylesheet.
+        The URLs are those of a sitemap or feed, or the feeds or requisites that a page names, or sitemaps of a host.
 
-        Arguments:
-
+        - `page`: the file or page to which the URLs belong. Its own URL is not reported.
         - `references`: for each URL, the text as written and its base. If the base is None, the text must be absolute.
         - `judge` returns the reason to exclude a URL, None to report it.
+        - `depth`: the depth to report for the URLs.
         - `max_requisites`: if not 0, the URLs are requisites, and those after the first `max_requisites` are left out.
-        - `changed_since` (Unix seconds): URLs that were reported before are reported again, in `renewed`, if their
-          `lastmod` is later. A reference without `lastmod` is not reported again. None: `renewed` is empty.
+        - `changed_since` (Unix seconds): a URL that was reported before is put into `renewed` if its `lastmod` is later
+          than this time. None: `renewed` stays empty.
         """
         contains, too_long = self._known.contains, self._scope.max_url_length
         generation = self._requisites if max_requisites else self._generation

@@ -90,8 +90,10 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       the requisites of a page, and 1 more for each stylesheet and redirect in between.
     - `lastmods`: by URL, when a link last changed according to a sitemap or feed (Unix seconds).
-    - `outlinks`: an argument for `OutlinkResolver.acknowledged` once the links are reported, as are `feeds` and
-      `requisites`. None: do not call it.
+    - `outlinks`: what the link resolver returned, from which `found` and `beyond` come. None if no links were read.
+
+    When the links are reported, the reporter passes each of `outlinks`, `feeds` and `requisites` that is not None to
+    `OutlinkResolver.acknowledged`. The same links are then not reported again.
 
     Numbers of links:
 

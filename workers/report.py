@@ -171,7 +171,10 @@ class Reporter:
             self._has_capacity.set()
 
     def _hold(self, part: FlushPart) -> None:
-        """Mark a part of a flush as delayed, so that the other parts do not wait for it. Count its pages as held."""
+        """Mark a part as held: its flush has stalled before the part was reported, and the next flush begins.
+
+        Its pages now count in `held`, with a limit of their own. So other visits can still add pages.
+        """
         part.held = True
         part.visit.hold(part)
         self._in_flushes.add(part.pages, -1)

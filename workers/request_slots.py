@@ -70,8 +70,9 @@ class Place:
 class Requests:
     """The `max_requests` request slots of one worker process. `now` returns monotonic seconds.
 
-    `saturated` is True while at least `max_requests` visits wait for a slot. When the number of waiting visits falls
-    below `max_requests`, `on_capacity` is called.
+    `saturated` is True if all slots are taken and, in addition, at least as many visits wait for a slot as there are
+    slots. Example: with 100 slots, 100 visits have a slot and 100 others wait. When `saturated` becomes False again,
+    `on_capacity` is called.
     """
 
     def __init__(self, max_requests: int, now: Callable[[], float]) -> None:

@@ -288,13 +288,13 @@ class RobotsCache:
     async def _requested(
         self, place: str, crawl: VisitCrawl, send: Send, *, first: bool
     ) -> tuple[RobotsRecord, int] | Robots | _Moved | None:
-        """Request robots.txt at the URL `place` by `send`. The result is one of these:
+        """Send one request for a robots.txt, to the URL `place`, by `send`. The result is one of these:
 
         - None: `send` returned None, so the visit must end.
         - _Moved: the answer is a redirect with a usable target.
-        - Robots that allow everything: `first` is True, and egress rules or an exclusion deny the request.
+        - Robots that allow everything: egress rules or an exclusion deny the request, and `first` is True.
         - A pair, in all other cases: the record, and the Retry-After in ms (-1: none). The record says "unreachable" if
-          the request failed or was denied, or if the answer cannot be used.
+          the request failed or the answer is unusable. If `first` is False, a denied request counts as failed.
 
         `first`: True for the first request, False if `place` is the target of a redirect.
         """

@@ -54,7 +54,9 @@ MAX_OPEN: Final = 256
 
 
 class VisitSettled(Struct, frozen=True):
-    """A visit's result: it was reported, or its lease no longer exists. The message of the shard is acked."""
+    """A visit's result: this worker has nothing more to do for the shard, so `Runtime` acks the shard's message."""
+
+    # The results were reported, or the lease no longer exists, or the shard cannot be decoded.
 
 
 class VisitHandedBack(Struct, frozen=True):

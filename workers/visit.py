@@ -326,9 +326,9 @@ class Visit:
         return robots
 
     def _slow_down(self, delay_s: float) -> bool:
-        """Use the longer delay `delay_s`. Return False if the visit must end, because it cannot keep a delay.
+        """Use the longer host delay `delay_s` from now on. Return False if the visit must end instead.
 
-        This is so if the delay of its shard is 0: other visits may then send requests to the host at the same time.
+        The visit must end if its shard has the delay 0: other visits may run on the host, and none waits for another.
         """
         if self._shard.delay_ms == 0:
             return False
@@ -353,8 +353,8 @@ class Visit:
     async def _await_politeness(self, patience_s: float = inf) -> VisitCrawl | None:
         """Wait for the host's delay and a request slot. Return the crawl at its present revision.
 
-        The caller must then send its request immediately. Return None if the visit may send no request. Also return
-        None if the wait would be longer than `patience_s`, except before the visit's first request.
+        The caller must then send its request immediately. Return None if the visit must end instead. One such case: the
+        host's delay requires a longer wait than `patience_s`. The visit's first request is not subject to `patience_s`.
         """
         begun = self._clock.elapsed()
         while True:

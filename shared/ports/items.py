@@ -29,7 +29,7 @@ class ItemTable(Protocol):
         Return the numbers of items that were stored and dropped.
 
         - Items of a fetch whose outcome an owner accepted are stored.
-        - Items of a fetch whose outcome may still come are kept apart for `settle`.
+        - Items of a fetch whose outcome may still come are set aside: `settle` stores or drops them later.
         - Items of all other fetches are dropped: their outcome was not accepted, or the table has items of a later
           fetch of the page.
         - Items of crawls that are deleted or do not exist are dropped.
@@ -38,15 +38,17 @@ class ItemTable(Protocol):
     async def settle(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
-        """Settle items that `apply` kept apart: those of up to `max_count` decided fetches.
+        """Store or drop items that `apply` set aside, because the outcome of their fetch was not known yet.
 
-        A fetch is decided if an owner has accepted its outcome, or if the outcome can no longer come.
+        A call handles at most `max_count` fetches, with or without `evidence`. It handles only decided fetches: an
+        owner has accepted the outcome of the fetch, or the outcome can no longer come.
 
-        - Without `evidence`: store the items of accepted fetches, and drop the items of the other decided fetches.
-        - With `evidence`: turn the items of all decided fetches into dead letters with this text.
+        - Without `evidence`: store the items of accepted fetches. Drop the items of the other decided fetches.
+        - With `evidence`, the reason why items cannot be stored: turn the items of each fetch into a dead letter with
+          this text.
 
-        Return the numbers of items that were stored and dropped; dead letters do not count. Return None, and write
-        nothing, if no fetch is decided.
+        Return the numbers of items that were stored and dropped. Dead letters do not count. If no fetch is decided,
+        write nothing and return None.
         """
 
     async def waiting(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:

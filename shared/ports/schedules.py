@@ -150,10 +150,14 @@ class Schedules(Protocol):
 
         `queued`: an effect that the method `queued` returned.
 
-        The result names the schedule. The firing has one outcome for all crawls of the schedule:
+        A firing has one line in the schedule's history, also if the schedule has several crawls. The line's outcome is
+        FIRED as soon as the verb was applied to one of these crawls.
 
-        - If this call changes the outcome: the result's `firings` has the firing with the new outcome.
-        - If the outcome stays the same: the result's `firings` is empty.
+        Return the name of the schedule, and in `firings` the line if this call changed its outcome. Example: a firing
+        queued its verb for two crawls, so its outcome is QUEUED.
+
+        - The call for the first crawl changes the outcome to FIRED. `firings` has the line.
+        - The call for the second crawl also applies the verb. The outcome stays FIRED, so `firings` is empty.
 
         Return None, and write nothing, in these cases:
 

@@ -56,11 +56,13 @@ class Store(Protocol):
         """
 
     async def public_suffixes(self) -> str:
-        """Return what the first `open_cluster` stored of the public suffix list.
+        """Return the text of the public suffix list, or only its version if this is the database of a local crawl.
 
-        - In a cluster: the text of the list.
-        - In a local crawl (`orb crawl`): only the version of the package `publicsuffixlist`, which has no line break.
-          A file in the crawl's folder has the list.
+        - In a cluster: the text of the list, many lines.
+        - In a local crawl (`orb crawl`): the version of the package `publicsuffixlist`. The text of the list is in a
+          file in the crawl's folder.
+
+        To distinguish the two, look for a line break: a version has none. The first `open_cluster` stored the value.
         """
 
     async def newest_term(self) -> Term:
@@ -280,9 +282,10 @@ class Store(Protocol):
     async def reload(self, partition: Partition, term: Term) -> Claimed:
         """Recover after a transaction with an unknown result, such as after a timeout. Return the partition's state.
 
-        First raise the partition's version. A transaction that has not committed by now then never will, because its
-        fence has the old version. Then read the state, as `claim` does. Raise OwnershipLost if the partition is not
-        claimed under `term`.
+        The returned state is final: it contains the unknown transaction, or the transaction can never be committed. For
+        this, the method raises the partition's version, and the fence of the old transaction has the old version.
+
+        Raise OwnershipLost if the partition is not claimed under `term`.
         """
 
     async def apply_found(

@@ -114,10 +114,11 @@ class Tasks:
 
 
 def _cancels() -> int:
-    """Return the number of pending cancellations of the current task (`Task.cancelling`), 0 outside of a task.
+    """Return how many requests to cancel the current task are pending (`Task.cancelling`), 0 outside of a task.
 
-    A TaskGroup or timeout that cancels the task takes its cancellation back at the end of its block. So only other
-    cancellations count after the block.
+    Compare the numbers before and after an `async with` block to learn if other code cancelled the task meanwhile. If
+    the number is greater after the block, other code did. The block itself may also cancel the task, as a TaskGroup
+    does when one of its tasks fails. That request is not counted, because the TaskGroup withdraws it at its end.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

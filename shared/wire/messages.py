@@ -239,7 +239,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The links found in a page (`host_id`, `fingerprint`), or a group of seeds (`host_id` 0, `fingerprint` empty)."""
+    """A page (`host_id`, `fingerprint`) with the links found in it, or seeds without a page (0 and an empty value)."""
 
     host_id: int
     fingerprint: bytes

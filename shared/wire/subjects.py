@@ -94,9 +94,11 @@ def reports(partition: Partition, kind: ReportKind) -> tuple[str, ...]:
 
 
 def reported(subject: str) -> tuple[Partition, ReportKind]:
-    """Return the partition and the kind of report that a subject names.
+    """Return the partition of a report's or command's subject, and the kind with which its owner reads the subject.
 
-    The subject of a command has the kind `outcome`.
+    - `reports.5.discovery` returns 5 and `discovery`.
+    - `reports.5.outcome` returns 5 and `outcome`.
+    - `reports.5.command` also returns 5 and `outcome`, because an owner reads commands together with outcomes.
     """
     _, partition, kind = subject.split(".")
     return Partition(int(partition)), "discovery" if kind == "discovery" else "outcome"

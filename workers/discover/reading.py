@@ -110,9 +110,13 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 class _ListingReading:
     """Reads one answer as a sitemap or feed.
 
-    - `named`: by origin, whether its robots.txt names the file.
-    - `unknown`: after `read`, the origins that `read` needed and did not find in `named`. If there are any, the caller
-      must add them to `named` and read the answer again with a new object.
+    A sitemap may have an entry on another host. The entry is accepted only if the robots.txt of the entry's origin
+    names the sitemap.
+
+    - `named[origin]` is True if the robots.txt of `origin` names the file, else False. The caller must give the file's
+      own origin. Origins of entries may be missing.
+    - `unknown`: after `read`, the origins of entries that were missing in `named`. If there are any, the caller must
+      add them to `named` and read the answer again with a new object.
     """
 
     def __init__(
@@ -222,11 +226,13 @@ class _ListingReading:
 
 
 class _Signs:
-    """Checks the dates (`lastmod`) of the entries in one sitemap or feed, and decides if the dates are credible.
+    """The dates (`lastmod`) in one sitemap or feed: which are credible, and which are new since the previous fetch.
 
-    Only a crawl whose spec has `recrawl.policy: adaptive` uses dates. It fetches changed pages again sooner.
+    A crawl whose spec has `recrawl.policy: adaptive` fetches a page again sooner if the page has a new date. Other
+    crawls do not use dates.
 
-    `since_s` (Unix seconds): entries with a later date are reported again. None: the crawl does not use dates.
+    `since_s` (Unix seconds): a later date counts as new, so the caller reports its entry again. It is the time of the
+    previous fetch minus LASTMOD_BACK_S, and 0 if there was none. None: the crawl does not use dates.
     """
 
     def __init__(self, crawl: VisitCrawl, entry: ShardUrl, at_ms: int) -> None:

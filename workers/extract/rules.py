@@ -122,10 +122,12 @@ class _Document:
     def values(
         self, rule: ItemRule, scope: "LexborNode | dict[str, Any] | None"
     ) -> dict[str, Value | list[Value]] | None:
-        """Return the values of a rule's fields in one part of the page (`scopes`), by the name of the field.
+        """Return the values of a rule's fields in one part of the page, by the name of the field.
+
+        `scope` is the part: an HTML element, a JSON-LD object, or None for the whole page.
 
         - Return None if a required field, or the rule's key field, has no value.
-        - Return {} if all fields are optional and none has a value.
+        - Return {} if no field has a value, and none is required.
         """
         item: dict[str, Value | list[Value]] = {}
         for name, field in rule.fields.items():

@@ -94,14 +94,22 @@ class CurlFetcher:
       probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
       concurrently. Further calls wait. Their time limits do not include this wait.
-    - If `header_bytes` is above 300 KiB, libcurl's own limit applies. libcurl accepts no header line over 100 KiB.
-    - With a proxy, the egress rules apply to the proxy's address, and to a target that is an IP address or `localhost`.
-      The proxy resolves other names (socks4 and socks5 too) and must itself restrict the addresses it connects to. The
-      answer's `ip` is that of the proxy. The answer's `request_head` looks as if no proxy was used.
-    - `Names` looks up the host names of URLs. libcurl looks up the names of proxies.
-    - `connect_s` limits the look-up by `Names`. After the look-up, `connect_s` limits the time to connect, from zero.
-    - `first_byte_s` and `total_s` include the time to connect, but not the look-up by `Names`.
     - No cookies, no .netrc, no proxy from the environment. The only schemes are http and https.
+
+    Limits of a request (FetchLimits):
+
+    - `connect_s` applies twice: to the look-up of the host's name, and then to connecting. If it is 10, each of the two
+      steps may take 10 seconds.
+    - `first_byte_s` and `total_s` begin after the look-up, so they include the time to connect.
+    - `header_bytes` has an effect only up to 300 KiB, the limit of libcurl. A header line may have at most 100 KiB.
+
+    A request with a proxy:
+
+    - The proxy looks up the name of the URL's host, even a socks4 or socks5 proxy. The fetcher looks up only the name
+      of the proxy.
+    - The egress rules apply to the proxy's address. They apply to the URL's host only if it is an IP address or
+      `localhost`. So the proxy itself must restrict the addresses to which it connects.
+    - The answer's `ip` is that of the proxy. The answer's `request_head` looks as if no proxy was used.
 
     `resolve` maps "host:port" to an IP address, which is subject to the egress rules. It may change at any time.
     `ca_bundle`: the file of certificate authorities, by default that of `default_ca_bundle`. Raise FileNotFoundError if

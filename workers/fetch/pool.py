@@ -119,8 +119,9 @@ class FetcherPool:
     async def keep(self, used: Collection[Fetcher]) -> None:
         """Close the open fetchers that no crawl needs any more, except those with a fetch under way.
 
-        `used`: for each crawl that still fetches, the object that `under` returned. An open fetcher is needed if its
-        egress rules are equal to the rules of one of these objects.
+        `used`: the fetchers that the crawls in use have got from the pool's method `under`. Each of them only holds a
+        crawl's egress rules and passes its fetches to an open fetcher. An open fetcher is needed if one of `used` has
+        the same rules.
         """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])

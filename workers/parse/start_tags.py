@@ -1,4 +1,4 @@
-"""Start tags: the result of a tag scanner, and the expression that reads one tag's attributes."""
+"""Start tags of HTML: the result of a tag scanner, and the regular expression that matches an attribute of a tag."""
 
 import re
 from typing import Final, NamedTuple, Protocol

@@ -47,14 +47,17 @@ _PLAIN_NAME: Final = (
 
 
 def _tag_finder(wanted: bytes) -> re.Pattern[bytes]:
-    """Return an expression that skips simple markup and finds the next wanted tag.
+    """Return a regular expression that skips simple markup and finds the next wanted tag.
 
-    `wanted`: an expression for the names of the wanted tags. There are two kinds of match:
+    `wanted`: a regular expression for the names of the wanted tags. The groups of a match say what was found:
 
-    - The match ends after a wanted tag. Group 1 is the `href` of a plain link, or group 2 is any other wanted tag.
-    - The match found no wanted tag, and both groups are None. It ends before markup that a regular expression cannot
-      read safely, such as `<script/>`, or at the end of the page, or because the length of a match is bounded.
+    - Group 1 is set: a plain link, which is an `a` tag with quoted values, an `href` and no `rel`, as in
+      `<a href="/b">`. The group is the value of `href`.
+    - Group 2 is set: any other wanted tag. The group is the tag without its `<`.
+    - Both are None: no wanted tag was found yet. The caller must go on from the end of the match.
     """
+    # A match without a wanted tag ends before markup that a regular expression cannot read safely, such as `<script/>`.
+    # Or it ends at the end of the page, or earlier, because the length of a match is bounded.
     end_tag = rb"/(?:[a-lnoq-ru-zp]|s(?!vg)|t(?!emplate)|m(?!ath))[^\"'=>]*+>"
     raw = rb"".join(
         rb"|" + n + _NAME_END + _REST + rb"(?<!/>)[^<]*+(?:<(?!/" + n + rb"|!--)[^<]*+){0,256}</" + n + rb">"
