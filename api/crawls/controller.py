@@ -69,9 +69,9 @@ _LONGEST_S: Final = 60.0
 """Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
-"""How many crawls with queued URLs each call of `_reopen` examines, until the leader has examined every crawl once."""
+"""Maximum crawls that a call of `_reopen` examines while a new leader goes through all crawls for the first time."""
 _EXAMINED_LATER: Final = 10
-"""How many crawls with queued URLs each call of `_reopen` examines, after the leader has examined every crawl once."""
+"""Maximum crawls that a later call examines. The leader then goes through all crawls again and again, but slower."""
 
 
 def _none() -> None:
@@ -134,7 +134,7 @@ class CrawlController:
         return f"<CrawlController {self._known!r} leading={self._leading}>"
 
     def wake(self, *, look_back: bool = False) -> None:
-        """Start the next pass now. With `look_back`, the leader also reopens ended crawls and removes deleted ones."""
+        """Start the next pass now. With `look_back`, the leader also checks now which crawls to reopen or to remove."""
         if look_back:
             self._look_back_at = float("-inf")
         self._poked.set()
@@ -416,10 +416,10 @@ class CrawlController:
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
-        """Move a crawl to `state`, unless it has changed since `row` was read.
+        """Move a crawl to `state` in SQL, but only if these have not changed since `row` was read:
 
-        - With `counted`: do nothing if any part of the row changed, or if the version of its counters is not `counted`.
-        - Without: do nothing if the state or the revision changed, or if an operator changed the crawl.
+        - With `counted`: the whole row, and the crawl's counters. `counted` is their expected version.
+        - Without `counted`: the state, the revision and `operator_version`, which each change by an operator raises.
         """
         seen = (None, row.operator_version) if counted is None else (row.change, None)
         moved = await self._store.advance_crawl(
@@ -431,7 +431,7 @@ class CrawlController:
 
 
 async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all steps in order. Log a Permanent error. Raise ResourceFull at the end, and other errors at once."""
+    """Run all steps, even after Permanent (logged) or ResourceFull (raised after the last). Raise others at once."""
     full = None
     for step in steps:
         try:

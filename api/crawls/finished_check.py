@@ -1,15 +1,17 @@
 """The check for finished crawls: read the counters twice, and meanwhile wait until all published reports are applied.
 
-A crawl is finished if these hold, checked in this order:
+The wait is needed because a report that is not applied yet may add URLs to the crawl. The check of a crawl has five
+steps:
 
-1. No URL is leased. Either no URL is queued, or a budget is spent. The version of the counters is noted.
-2. For each partition, the sequences of its last published outcome and discovery are read.
-3. Every partition has applied its reports up to these sequences.
-4. No command of the crawl is in progress.
-5. The counters still have the noted version.
+1. Require that no URL is leased. Also require that no URL is queued, or that the crawl ends in spite of queued URLs,
+   for example because a budget is spent. Note the version of the counters.
+2. Note, for each partition, the sequences of its last published outcome and discovery.
+3. Wait until every partition has applied its reports up to these sequences. This may take several passes. Reports that
+   are published later are not awaited.
+4. Require that no command of the crawl is in progress.
+5. Require that the counters still have the noted version. Then the crawl is finished.
 
-Otherwise something changed, and a later pass checks again. The sequences are read only once, and later passes wait for
-them. So reports that other crawls publish meanwhile do not delay the result.
+If a requirement fails, the crawl is not finished, and a later pass begins again with step 1.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -136,10 +138,9 @@ class FinishedCheck:
     A crawl seems finished if no URL is leased, and no further URL will be leased. The proof may take several calls of
     `once`, because all published reports must be applied first.
 
-    `resting`: the crawls that seemed finished at the last call of `once`. The caller must pass to the next call:
-
-    - the crawls in `resting` that still run,
-    - all running crawls whose counters or state have changed.
+    `resting`: the crawls that seemed finished at the last call of `once`. Their proof may be missing yet, so the
+    caller must pass them to the next call, too, unless a crawl is no longer running. Also pass every running crawl
+    whose counters or state have changed.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -208,7 +209,9 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Find the crawls that seem finished. Return each with the finish reason and the version of its counters.
+        """Return the crawls that seem finished, except those that must wait for a command.
+
+        Each crawl is returned with the finish reason and the version of its counters.
 
         A crawl seems finished if no URL is leased, and one of these is true:
 
@@ -219,10 +222,11 @@ class FinishedCheck:
 
         - `ended`: by crawl to check, the function that decides from the crawl's counters if the crawl has ended. The
           function returns None if the crawl goes on.
-        - `proving`: the crawls for which a command in progress must be ruled out now. If such a crawl has a command in
-          progress, the crawl is missing in the result. Commands of all other crawls are ignored.
+        - `proving`: the crawls that the caller may report as finished after this call. Such a crawl is left out of the
+          result if a command of the crawl is in progress. The commands of other crawls do not matter yet.
 
-        All crawls that seem finished are also added to `self.resting`, whether or not they have a command.
+        Also add every crawl that seems finished to `self.resting`, even a crawl that is left out because of a command.
+        So later calls check the crawl again.
         """
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}

@@ -75,9 +75,10 @@ class GarbageCollector:
         return False
 
     async def _sets_removed(self, crawl_id: CrawlId) -> bool:
-        """Remove a bounded number of the crawl's seed sets.
+        """Remove a bounded number of the crawl's seed sets. Return True if the whole crawl is now removed.
 
-        If none remains, record that the crawl is completely removed, and return True.
+        The seed sets are the last that remains of a crawl: call this when all its other rows are removed. When no seed
+        set remains, `Store.collected` records in SQL that the removal of the crawl is complete.
         """
         for _ in range(_CHUNKS):
             if await self._store.collected(crawl_id, self._clock.unix_ms()):

@@ -28,9 +28,8 @@ COMPARED: Final = 10
 _SHORT_READS: Final = 2
 """How many extra reads `is_current` requires, before it trusts that every crawl was compared with SQL.
 
-Each read compares the next 10 crawls (`COMPARED`). The last read of a round may compare fewer, before the next read
-begins again at the first crawl. The extra reads make up for two such reads. Example: for 100 crawls, `is_current`
-requires 10 + 2 reads."""
+Each read compares the next 10 crawls (`COMPARED`), so 100 crawls need at least 10 reads. A read at the end of the list
+may compare fewer than 10. So `is_current` requires 2 reads more, here 12, to be certain that no crawl is left out."""
 
 
 class KnownCrawls:
@@ -169,9 +168,11 @@ class KnownCrawls:
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return the part of `clocks` that must advance now: the pools in which the active time of a crawl grows.
+        """Return the clocks of the pools whose clock must run now, each with its present value in ms.
 
-        Example: `{"default": 60_000}` means that the clock of the pool "default" shows 60 s.
+        The clock of a pool must run while it measures the active time of at least one crawl. The caller adds the time
+        that has passed. Example: `{"default": 60_000}` means that only the clock of the pool "default" must run, and
+        that this clock shows 60 s so far.
         """
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 

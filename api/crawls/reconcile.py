@@ -193,10 +193,12 @@ def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> boo
 def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
     """Return for how many ms the crawl has been worked on.
 
-    `now`: the present value of each pool's clock, in ms. A pool's clock runs while its crawls are worked on.
+    - While the crawl is worked on, its time grows with the clock of its pool (`active_pool`). Return the clock's value
+      minus the crawl's offset (`active_zero_ms`). Example: the clock shows 9,000 and the offset is 6,000. Return 3,000.
+    - While the crawl's time stands still (`active_pool` is None), for example because the crawl is paused: return the
+      time that is stored in the row. Do the same if `now` lacks the pool's clock.
 
-    - If the clock of a pool measures the crawl: return the clock's value minus the crawl's offset (`active_zero_ms`).
-    - Otherwise: return the time that is stored in the row.
+    `now`: the present value of each pool's clock, in ms.
     """
     if row.active_pool is None or row.active_pool not in now:
         return row.active_ms

@@ -68,10 +68,11 @@ class EventCursor:
 
     @property
     def is_past_kept(self) -> bool:
-        """True once `next` has returned every event after the cursor's start that was stored before `open`.
+        """True once the cursor has returned all old events that it must return: those that were stored before `open`.
 
-        If no such event was stored, the value is True as soon as `open` has returned. For a cursor that reads only new
-        events (`after=None`), the value is always False.
+        - With `after`: the old events are those after the sequence `after`. If there are none, the value is True as
+          soon as `open` has returned.
+        - With `after=None`: the cursor never returns old events, and the value is always False.
         """
         return self._kept_to is not None and self._position >= self._kept_to
 

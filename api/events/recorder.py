@@ -111,14 +111,18 @@ _WHOLE_S: Final = 300.0
 
 _SHOWN: Final = ("discovered", "queued", "leased", "done", "failed", "excluded", "pages", "bytes", "fetches")
 _FRESH_MS: Final = 3_600_000
-"""A crawl that has no events and is older than this (ms) is not new: its events have expired."""
+"""Maximum age (ms) at which a crawl without events in the stream counts as new, so that its creation is recorded.
+
+An older crawl without events had events once, but they have expired. Its creation is not recorded a second time."""
 
 _LETTERS: Final = 100
 """Maximum dead letters that one comparison records with one event each. One event covers all further ones."""
 
 _LATE: Final = 64
-"""How many of the last numbers of dead letters are read again. A number is assigned before the commit, so a dead letter
-may become visible after one with a greater number."""
+"""How far each pass reads back from the newest recorded dead letter, to find dead letters that were committed late.
+
+Dead letters are numbered before they are committed. Example: number 8 may be committed, and recorded, before number 7.
+So the next pass reads the numbers below 8 again, and finds 7."""
 
 
 class EventRecorder:
@@ -288,9 +292,12 @@ class EventRecorder:
             self._move(crawl_id)
 
     def _move(self, crawl_id: CrawlId) -> None:
-        """Mark the crawl, so that `_look_at_progress` reads its counters and publishes its progress.
+        """Add the crawl to `_moving`: the crawls whose progress `_look_at_progress` examines and publishes.
 
-        Do nothing for a crawl that has ended or never started, unless its rates may still be above zero.
+        Only these crawls are added:
+
+        - a crawl that is seeding, running or paused,
+        - a crawl that has ended, until its rates (pages and bytes per second) have fallen to zero.
         """
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):

@@ -16,7 +16,8 @@ The life of a URL in its partition:
   The host's delay counts from the end of the last response.
 
 A lease expires if its worker dies. The **sweep** splits a shard after two expired grants and makes a single URL a dead
-letter after five. The sweep also searches the queues for shards without a lease, and deletes them.
+letter after five. The message of a shard may remain in the broker after the lease has ended, for example if the crawl
+was deleted. The sweep also deletes such messages.
 
 Guarantees at every step: a deposed owner changes no row, because the fence of its transactions no longer matches.
 `discovered = queued + leased + done + failed + excluded` holds in every committed state. Memory is proportional to

@@ -92,16 +92,17 @@ class PoolCapacity:
                 self.shares.allot(pool, free, now, may_go)
 
     def _count(self, held: TrackedLease, out: int, now: float) -> None:
-        """Update the pool's number of shards out, and its number of unbegun shards, when the lease `held` changes.
+        """Update two counts of a pool after an event of the lease `held`: leased shards, and unbegun shards.
 
-        A shard is unbegun until its lease gets its first grant.
+        A shard is unbegun until its lease gets its first grant, that is, until a worker begins the shard. `out` names
+        the event:
 
-        - If `out` is 1, the lease was added: count its shard as out. Count the shard as unbegun if the lease has no
-          grant.
-        - If `out` is -1, the lease is over: stop counting its shard.
-        - If `out` is 0, the lease is about to get a grant: stop counting its shard as unbegun. The shard stays out.
+        - 1: the lease was added. Add 1 to the leased shards. If the lease has no grant, also add 1 to the unbegun ones.
+        - 0: the lease is about to get a grant. If it is the first grant, subtract 1 from the unbegun shards.
+        - -1: the lease has ended. Subtract 1 from the leased shards. If the lease never had a grant, also subtract 1
+          from the unbegun ones.
 
-        `now`: `Clock.elapsed`.
+        `now`: the time of the event (`Clock.elapsed`).
         """
         # With 0, `held.grant` is not set yet: it is None if this is the first grant, which begins the shard.
         row, unbegun = held.row, held.grant is None
@@ -190,11 +191,15 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return this partition's share of the requests for stored pages that the crawl may start per day.
+        """Return which of the crawl's permitted requests for stored pages this partition may start.
 
-        Each request has a number. A `Share` is a range of these numbers. The ranges of the partitions do not overlap,
-        and their lengths are in proportion to the stored pages. Example: partition 0 has 3/4 of the crawl's stored
-        pages, and partition 1 has 1/4. Then partition 0 gets the lowest 3/4 of the numbers, and partition 1 the rest.
+        A crawl may start a limited number of these requests per day. Each partition gets a share in proportion to its
+        stored pages. Example: partition 0 has 3/4 of the crawl's stored pages, and partition 1 has 1/4. Then partition
+        0 may start about 3/4 of the requests, and partition 1 the rest.
+
+        A formula gives each permitted request a number from 0 to 2^64 - 1. The `Share` is the range of numbers that
+        belongs to the partition. In the example, partition 0 has the lowest 3/4 of the numbers. No two ranges overlap,
+        so each request is started by one partition only.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

@@ -111,10 +111,12 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if this EXCLUDE may run. Both of these must be true:
+        """Return True if no worker can request a forbidden URL, so that this EXCLUDE may run.
 
-        - This owner has read the exclusion.
-        - No worker has a live grant for a shard that contains a forbidden URL.
+        Both of these must be true:
+
+        - This owner has read the exclusion. So the owner gives no new grant for the URLs that the exclusion covers.
+        - No live grant is for a shard that contains a forbidden URL.
 
         A URL is forbidden if any exclusion covers the URL, or if its crawl's scope excludes the URL.
         """

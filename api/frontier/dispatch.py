@@ -66,10 +66,10 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 
 class DispatchPlan(Struct):
-    """What one pass of dispatch decides for the queues that it took out of their lines.
+    """What one pass of dispatch decides. A queue that the pass took, but did not list, has nothing to lease now.
 
     - `requests`: leases to write. Their slots and their budget are reserved already.
-    - `unprepared`: queues in which SQL must first mark due retries as queued, or exclude URLs (`_Preparation`).
+    - `unprepared`: queues whose URLs must be changed in SQL before a lease (`_Preparation`), for example excluded.
     - `taken`: True if the pass took a queue out of a line. Then the next pass begins without a pause.
     """
 

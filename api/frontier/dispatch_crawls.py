@@ -118,14 +118,14 @@ class DispatchCrawl:
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return the rules for an outcome of this URL if the fetch may be a repeated one. Otherwise return None.
+        """Return the rules that the owner applies to an outcome of this URL, because pages may be fetched repeatedly.
 
-        The rules are those of the spec (`recrawl`). Return None only if both are true:
-
-        - The crawl's spec says that each page is fetched once.
-        - The URL had no stored page when it was leased (`url.last`).
+        - If the spec fetches pages repeatedly: return the rules of its section `recrawl`.
+        - If the spec fetches each page once, and a page of the URL was stored when the URL was leased (`url.last`):
+          return the rules, too. They apply the policy `never`: the page is not fetched again after this fetch.
+        - If the spec fetches each page once, and no page was stored: return None.
         """
-        # A stored page may be leased before a new spec revision sets the policy to `never`.
+        # The second case: the stored page was leased before a new spec revision set the policy to `never`.
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
 

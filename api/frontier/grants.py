@@ -71,8 +71,8 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
       is longer. If `crawl` or `host` is None, it is the delay at the time of the lease.
     - `rest_s`: how long the host must still rest after its last response. 0 if `host` is None.
     - `blocked_s`: how long the host is still blocked. 0 if `host` is None.
-    - `stop`: True if the lease was made without a delay, and `delay_s` is above 0 now. The reason: without a delay,
-      several visits may request the host at the same time.
+    - `stop`: True if the lease was made without a delay, and `delay_s` is above 0 now. Without a delay, several visits
+      may request the host at the same time. Together these visits would not keep the new delay, so they must stop.
     """
     leased_s = held.row.delay_ms / 1000
     delay_s = leased_s if crawl is None or host is None else max(leased_s, crawl.delay_s(host.name, host.facts))
@@ -89,13 +89,13 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `newest_grant`: the number of the lease's newest grant when the question arrived. None if the lease had no grant,
-      or if no new grant was needed, for example because this visit has the live grant already.
+    - `newest_grant`: the number of the lease's newest grant when the question arrived, such as 1. The owner has applied
+      all outcomes that were reported under the grants up to this one. None if no outcomes had to be applied: the lease
+      had no grant, or the question asked for no new grant.
 
-    Before a lease gets a further grant, the owner must apply all outcomes that were reported under the earlier grants.
-    For grants up to `newest_grant`, the owner has done that before this object is made. Example: `newest_grant` is 1.
-    While the question waits, another visit gets grant 2, and grant 2 expires. Outcomes under grant 2 may not be applied
-    yet, so the worker must ask again.
+    The lease gets a further grant only if `newest_grant` is still the lease's newest grant. Otherwise the worker must
+    ask again. Example: `newest_grant` is 1. While the question waits, another visit gets grant 2, and grant 2 expires.
+    Outcomes under grant 2 may not be applied yet. If the worker got grant 3 now, it might fetch the same URLs again.
     """
 
     lease_id: LeaseId
@@ -204,15 +204,17 @@ class GrantService:
                         ask.reply = Wait(_NOT_YET_MS)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
-        """Record that the lease's newest grant has expired, and return None if the lease may get a further grant.
+        """Record in SQL that the lease's newest grant has expired, before another worker gets a grant of the lease.
 
-        Otherwise return the answer for the worker that asks for the further grant:
+        Return one of these:
 
-        - `Gone`: this call ended the lease, because the lease has failed too often or has no URLs left.
-        - `Wait`: the database is full, so the expiry was not recorded.
+        - None: the expiry is recorded, and the lease may get a further grant.
+        - `Gone`, as the answer to the worker that asks now: the expiry is recorded, and the lease has ended. The lease
+          has failed too often, or has no URLs left.
+        - `Wait`, as the answer to the worker that asks now: the database is full, so the expiry is not recorded.
 
-        An expired grant counts as a failure of the lease. Exception: a grant that the owner sent late
-        (`LeaseGrant.late`). The worker that asked for this grant may no longer have waited for the answer.
+        The expired grant counts as a failure of the lease, unless the owner had sent the grant late
+        (`LeaseGrant.late`). A worker may give up before a late grant arrives, and then does not fail.
 
         The host's delay counts from the end of the expired grant. Call this inside `PartitionWriter.writing`.
         """

@@ -18,14 +18,15 @@ host then enters B's line, too, and stays in A's line. If A may not dispatch at 
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- Each crawl limits how many shards of a host may be out at once, over all crawls. A new shard must keep the limit of
-  its own crawl, and the limit of each crawl that has a shard of the host out.
+- Each crawl has a limit for the shards of a host that are out at once. The shards of all crawls count. A new shard
+  must keep the limits of its own crawl and of each crawl that has a shard of the host out. Example: the limit of crawl
+  A is 1, and the limit of crawl B is 3. While a shard of A is out, no shard of B is leased.
 - A queue with URLs is in one of two states: it waits for its turn at the host, or its host is in the crawl's line. So a
   host may be in the lines of several crawls, once for each queue.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
 - `_idle` contains every host that has only empty queues. It may contain other hosts.
-- While `max_hosts` hosts are loaded, only hosts with a lease are added. If a queue's host was not added, the queue's
-  crawl is `incomplete`, and the owner later reads its queues from SQL again.
+- While `max_hosts` hosts are in memory, only hosts with a lease are added. The queues of other hosts remain in SQL.
+  A crawl with such a queue is `incomplete`: the owner later reads the crawl's queues from SQL again.
 """
 
 import heapq
@@ -292,7 +293,8 @@ class HostQueues:
         """Reserve the slot of a lease that an earlier owner made. Add the host if it is not in memory.
 
         - `delay_s`: the delay with which the shard was leased.
-        - `crawl_id`: the crawl of the lease. If its queue is in memory, the shard's host time counts for that queue.
+        - `crawl_id`: the crawl of the lease. If the crawl's queue of this host is in memory, the queue is charged when
+          the shard ends: the time for which the shard used the host is added to the queue's virtual time.
         """
         host = self._hosts.get(host_id)
         if host is None:
@@ -421,11 +423,15 @@ class HostQueues:
     def _look(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is on this host. Schedule the next examination.
 
-        If this crawl may not dispatch at present, the next crawl gets the turn at once, and so on. Example: a host has
-        queues of the crawls A and B, and A has spent its budget. The host enters the lines of both. In A's line it
-        waits in case A may dispatch again. In B's line it waits for its next visit.
+        Look at the crawl whose turn it is:
 
-        A crawl that may dispatch gets the host only if the host may be visited now.
+        - The crawl may dispatch, and the host may be visited now: put the host into the crawl's line. The turn
+          lasts at most `PASS_S` seconds.
+        - The crawl may dispatch, but the host may not be visited yet: wait for the next examination.
+        - The crawl may not dispatch, for example because its budget is spent: put the host into the crawl's line, in
+          case the crawl may dispatch again soon. The turn passes to the next crawl at once.
+
+        While the host is blocked, or an earlier turn has not ended: only schedule the next examination.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

@@ -42,13 +42,14 @@ class CrawlQueue(Struct):
     - `in_line`: True if the host is in the crawl's line of due hosts.
     - `idle`: True while the queue has no URLs. When it gets URLs, `virtual` is raised to the host's virtual time.
     - `place`: the number of the queue's entry in the host's `HostShares`. 0: the queue has no entry there.
-    - `key`: the sort key of the entry. A queue with URLs to fetch now is sorted by its virtual time. Another queue is
-      sorted by the time when it will have URLs to fetch.
+    - `key`: the sort key of the entry. `HostShares` sorts two kinds of queues apart. The key of a queue with URLs to
+      fetch now is its virtual time. The key of any other queue is the time when the queue will have URLs to fetch.
     - `without_requisites`: True if it certainly contains no requisite.
     - `stored_only`: True if the host's page budget is spent, and only stored pages or requisites are left in the queue.
     - `signals`: how often the dates that the host's sitemaps give for pages were right, encoded (HostSignals).
     - `found_ms`: when a sitemap of the host last listed something new (Unix ms).
-    - `credit`: the rest from rounding in `revisits_of`, such as 0.5 if 2.5 URLs became 2. Its next call adds the rest.
+    - `credit`: how many stored pages (less than 1) `revisits_of` still owes the queue, because the method rounds down.
+      Example: 2.5 stored pages were due, and the method returned 2. Then `credit` is 0.5, and the next call adds it.
     """
 
     crawl_id: CrawlId

@@ -47,14 +47,16 @@ class HostFacts(Struct, frozen=True):
 class ReservedSlot(Struct):
     """A slot of a host that no other shard can use now. Times are `Clock.elapsed` seconds.
 
-    The owner first reserves the slot, and then leases a shard in the slot.
+    The owner first reserves the slot, and then leases a shard in the slot. The shard's queue is charged for the
+    time for which the shard uses the host. To charge a queue means to raise its virtual time (see `host_shares`).
 
     - `slots`: how many shards of the host may be out while this slot is taken.
-    - `queue`: the queue that the shard was taken from. None: no shard is leased in the slot yet, or an earlier owner
-      leased the shard and its queue is not in memory. Then `since` and `estimate` have no meaning.
-    - `since`: the start of the host time that `queue` is charged with. This is when the shard was leased, or the end of
-      the host's delay if that came later. For a lease of an earlier owner, it is the claim of the partition.
-    - `estimate`: the seconds of host time that `queue` was charged with in advance. `Host.charge` corrects the charge.
+    - `queue`: the queue to charge, from which the shard was taken. None: there is no queue to charge. Either no shard
+      is leased in the slot yet, or an earlier owner leased the shard and its queue is not in memory.
+    - `since`: when the charged time begins. If this owner leased the shard: at the lease, or at the end of the host's
+      delay if that is later. If an earlier owner leased the shard: when this owner claimed the partition.
+    - `estimate`: how many seconds were charged in advance, at the lease. When the shard ends, `Host.charge` corrects
+      the charge. 0 if an earlier owner leased the shard.
     """
 
     slots: int
@@ -176,7 +178,9 @@ class Host(Struct):
     def charge(self, shard: ReservedSlot, ended: float) -> None:
         """Charge the shard's crawl with the host time that the shard really used, instead of the estimated time.
 
-        `ended`: when the delay after the shard ended (`Clock.elapsed`).
+        The host time includes the delay that follows the shard. It lasts from `shard.since` until `ended`.
+
+        `ended`: the time (`Clock.elapsed`) at which that delay is over. This time may be in the future.
         """
         # Up to `slots` shards use the host at the same time, so each is charged with its part.
         if shard.queue is None:
