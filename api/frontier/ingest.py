@@ -136,11 +136,12 @@ class Ingest:
     async def discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in order, in one or more batches.
 
-        The message of a command is in the same stream as the discoveries. If a command in progress has its message
-        between two of `reports`, a new batch begins there. For example, the reports 5, 6 and 9 and a command with the
-        sequence 7 make two batches: 5 and 6, then 9.
+        A command changes only URLs that were reported before the command. So one batch must not contain reports from
+        before and after a command in progress. The command itself is not in `reports`, because another task reads it
+        from the stream. For example, the reports 5, 6 and 9 and a command with the sequence 7 make two batches: 5 and
+        6, then 9.
         """
-        # The command skips the rows that later reports write, but not the rows of earlier ones.
+        # A batch marks all its rows alike. The command skips the rows with its mark.
         begun = 0
         for sequence in self._own.commands.sequences():
             place = bisect_left(reports, sequence, begun, key=_sequence)
@@ -251,10 +252,11 @@ class Ingest:
             await self._end_queues(unfinished)
 
     async def _settle(self, run: Sequence[_Outcome]) -> tuple[OutcomeBatch, Sequence[QueueEnd]]:
-        """Write the outcomes of `run` in one transaction. Return what was written, and queues for `_end_queues`.
+        """Write the outcomes of `run` in one transaction. Return what was written, and the queues that are unfinished.
 
-        The transaction also fails the URLs of hosts that were found unreachable, but only a limited number. The
-        returned queues may have more such URLs, so the caller must pass them to `_end_queues`.
+        If the outcomes show that a host is unreachable, the transaction also fails the URLs in the host's queues. One
+        transaction fails only a limited number of URLs. A queue is unfinished if it may have more URLs to fail. The
+        caller must pass the unfinished queues to `_end_queues`.
         """
         own = self._own
         async with self._writer.writing(TransactionKind.OUTCOMES):

@@ -3,7 +3,10 @@
 They remain after a crawl was deleted, or if a shard was published late. In a pool without workers they would stay for
 ever. The owner searches for them periodically, and at once after a deletion.
 
-A shard that a worker may still begin must not be dropped. So the owner takes four steps, in this order:
+One search does not drop a shard. The owner drops a shard only if two searches in a row found the shard without a lease.
+The reason: when a visit ends, its lease ends first, and its worker removes the shard from the queue a moment later.
+
+A shard that a worker may still begin must not be dropped. So after the second search, the owner takes four steps:
 
 1. Read the shard from the queue.
 2. Check in SQL that this master still owns the partition. If not, drop nothing: a new owner may have published the
@@ -54,8 +57,8 @@ class OrphanedShards:
         """Return for how many seconds the owner's sweep may pause, if the sweep has nothing else to repair.
 
         - If there was no search yet: the seconds until the first search.
-        - If the last search found a shard without a lease: the seconds until the next search. Only a second search in a
-          row that finds the shard may drop it.
+        - If the last search found a shard without a lease: the seconds until the next search. The next search drops
+          the shard, if the shard is still without a lease then.
         - If the last search found none: a long pause of several search intervals.
         """
         if self._searched and not self._suspects:
@@ -65,8 +68,8 @@ class OrphanedShards:
     async def once(self) -> int:
         """Search if a search is due, and drop orphaned shards. Return the number of dropped shards.
 
-        A shard is dropped only if two searches in a row found it without a lease. A shard that was just reported is
-        without a lease for a moment, until its worker acknowledges it.
+        Drop only shards that the previous search found without a lease, too. A shard that is found for the first time
+        may be at the end of its visit. Its lease has ended, and its worker will acknowledge the shard in a moment.
         """
         own = self._own
         now = self._clock.elapsed()

@@ -124,9 +124,9 @@ class OutcomeBatch:
             self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
-        """Add a dead letter for a shard that a worker could not read. If its lease has no live grant, count a failure.
+        """Record that a worker could not read a shard: add a dead letter, and count a failure of the shard's lease.
 
-        Too many failures end the lease: at once if the lease never had a grant, otherwise in a later sweep.
+        Count no failure while a worker has a live grant. Too many failures end the lease, now or in a later sweep.
         """
         self.changes.dead_letters.append(letter_of_shard(partition, message, at_ms))
         held = self.leases.at(QueuedVisit(message.pool, HostId(message.host_id), message.slot))

@@ -68,11 +68,11 @@ def source_read(result: UrlOutcome, flags: int) -> str:
 def _fetch_reason(result: UrlOutcome, page: bool, requisite: bool) -> str | None:
     """Return why lists of pages leave out this fetch, or None if they show it. The first case that holds decides:
 
-    - `page` is True: the fetch stored a page. Return the directive that keeps it out, such as `noindex`, else None.
+    - The fetch stored a page (`page`): return the directive that keeps the page out, such as `noindex`, else None.
     - The crawl does not fetch or store this media type: return `not_fetched` or `media_type`.
     - The response is a sitemap or feed: return `sitemap`.
-    - `requisite` is True: the URL was leased as a requisite. If the fetch stored the requisite, return `requisite`.
-    - Otherwise return the result of the fetch, such as `http_404` (`reason_of`).
+    - The URL was leased as a requisite (`requisite`), and the fetch stored the requisite: return `requisite`.
+    - Any other fetch: return its result, such as `http_404` (`reason_of`).
     """
     if page or result.not_indexed in BY_TYPE:
         return result.not_indexed[:40] or None
@@ -97,8 +97,8 @@ def fetch_row(
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    The row has a field `page`, too. It differs from the parameter for a stored page that robots directives forbid to
-    index: the field is False. If the field is False, the row's `reason` tells why: `noindex`, `sitemap`, `http_404`.
+    The row's field `page` is True if lists of pages show this fetch: a page was stored, and may be indexed. If the
+    field is False, the row's `reason` says why lists leave out this fetch, such as `noindex`, `sitemap` or `http_404`.
     """
     record = result.record
     return FetchRow(
@@ -131,8 +131,8 @@ def fetch_row(
 def _left_out(result: UrlOutcome, revision: int) -> str | None:
     """Return the counts of a page's excluded links by reason, such as `depth 3;robots 1`. None: no link was excluded.
 
-    If the scope excluded a link and the spec's `revision` is above 1, the text ends with the revision. For example,
-    `depth 3;scope 2` says: 3 links were too deep, and the spec had revision 2.
+    The entry `scope` is no count: its number is the spec's `revision`. So `depth 3;scope 2` says: under revision 2, 3
+    links were too deep. The entry is added if the scope excluded a link and `revision` is above 1.
     """
     if not result.left_out:
         return None
@@ -154,11 +154,11 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
     """Count in `changes` the losses of a fetch: excluded links, a missing part of a page, a page not to be indexed.
 
-    - If the URL's `flags` lack COUNTED_LOSSES, no earlier fetch of the URL was counted. Add the losses of this fetch.
-      If there was a loss, return `flags` with COUNTED_LOSSES. Otherwise return `flags` as given.
-    - If `flags` have COUNTED_LOSSES, replace the losses of the earlier fetch by those of this fetch. Return `flags`.
+    Return the URL's `flags`. In them, COUNTED_LOSSES means that losses of this URL are counted.
 
-    If this is the first fetch of a sitemap or feed, also count how the file could be read (`source_read`).
+    - Without the flag: add the losses of this fetch. If there are any, the returned flags include COUNTED_LOSSES.
+    - With the flag: replace the losses of the earlier fetch by those of this fetch. The flags stay the same.
+    - First fetch of a sitemap or feed: also add 1 to the counter that `source_read` names, such as `unreadable`.
     """
     if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
@@ -251,7 +251,7 @@ def grown_cap(cap: int) -> int | None:
 
 
 def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
-    """Return the change of a host's SQL row that stores `facts`, and `now_ms` as the time of its last visit."""
+    """Return the update that stores `facts` in a host's SQL row, with `now_ms` as the time of the host's last visit."""
     health = facts.health
     return HostChange(
         host_id=host_id,
@@ -277,12 +277,12 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 
 class RepeatedFetch(Struct):
-    """One fetch in a crawl that fetches pages and sitemaps repeatedly: the first or a later fetch of a URL.
+    """One fetch of a URL, in a crawl whose spec lets URLs be fetched again. The URL's first fetch is included.
 
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
     - `revision`: the revision of the spec under which the URL was leased.
-    - `adaptive`: the schedule that fetches pages sooner if they change often. None: the crawl has no such schedule.
+    - `adaptive`: computes when a page is due again: sooner if the page changes often. None: the crawl does without.
     """
 
     crawl: DispatchCrawl
@@ -395,9 +395,9 @@ class RepeatedFetch(Struct):
         return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
 
     def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
-        """Return how often the host's signs of change were right: the dates that its sitemaps and feeds give for pages.
+        """Return the record of how often the dates in the host's sitemaps and feeds announced a real change of a page.
 
-        Take the result from `changes`, or from `queue` if `changes` has none for this crawl and host yet.
+        Take the record from `changes`, or from `queue` if `changes` has none for this crawl and host yet.
         """
         crawl_id, host_id, _ = self.place
         stored = changes.signals.get((crawl_id, host_id))
@@ -433,7 +433,7 @@ def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: L
 
 
 def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None:
-    """Subtract a sitemap from the counts of URLs that are fetched again, if it was counted."""
+    """Subtract 1 from the crawl's number of sitemaps to fetch again. Do nothing if `url` is not counted there."""
     if url.last is not None and not url.flags & COUNTED_AS_PAGE and url.last.history.rate:
         changes.tallies[crawl_id, SITEMAPS, str(bucket_for(url.last.history.rate))] -= 1
 

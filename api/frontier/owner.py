@@ -63,8 +63,10 @@ class Owner:
     ) -> None:
         """Create an owner that has claimed nothing yet.
 
-        - `alone`: every worker of the earlier owner is known to be dead.
-        - `again`: an earlier owner in this process, which has ended, may have claimed the partition under this term.
+        - `alone`: True if every worker that ran before this claim is known to be dead. The owner then treats all
+          earlier grants as ended, and does not wait until they expire.
+        - `again`: True if this process had an owner of this partition under the same term before. That owner has ended,
+          but may have claimed the partition. SQL refuses a second claim under one term.
         - `turn`: a lock that the owners of one process share, so that they run one chunk of a command at a time.
         - `applied`: called after reports were applied.
         - `archive`: the archive of pages; None if this process cannot read it.
@@ -122,13 +124,14 @@ class Owner:
             log.warning("owner.deposed", partition=self.partition, term=self.term, error=str(group.exceptions[0]))
 
     async def _claimed(self) -> Claimed:
-        """Claim the partition. Return the partition's state as read from SQL.
+        """Claim the partition, unless it is already claimed under this term. Return the partition's state from SQL.
 
-        If the partition was claimed under this term already, SQL refuses a second claim. Then only read the state.
-        There are two such cases:
+        The partition can already be claimed in two cases:
 
-        - The answer to this owner's claim was lost.
-        - An earlier owner in this process claimed the partition (`again`).
+        - This owner's first attempt succeeded, but the answer of SQL was lost.
+        - An earlier owner in this process claimed the partition under the same term (argument `again` of `Owner`).
+
+        In both cases SQL would refuse another claim, so this method only reads the state.
         """
         if self._again:
             with suppress(OwnershipLost):

@@ -40,7 +40,7 @@ class FrontierSettings(Struct, frozen=True):
     """Limits of an owner, in seconds and counts.
 
     - `grant_s`: how long a worker may fetch without asking again.
-    - `longest_grant_s`: how long a grant of an earlier owner may last, if that is longer than `grant_s`.
+    - `longest_grant_s`: how long a grant of an earlier owner may last. If `grant_s` is longer, `grant_s` is used.
     - `ack_wait_s`: the time after which the broker delivers an unacknowledged shard again.
     - `barrier_s`: how long the owner waits at most for earlier outcomes to be applied. It waits before it answers a
       worker that asks for a grant, and before it ends leases.
@@ -52,9 +52,8 @@ class FrontierSettings(Struct, frozen=True):
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
-    - `first_claim_rests`: matters only if the partition was empty (never had a host) when this owner claimed the
-      partition. True: the first request to a host waits until the host's delay has passed since the claim. False: the
-      first request to a host is sent at once.
+    - `first_claim_rests`: True if, after the claim of any partition, the first request to a host waits for the host's
+      delay. False: this wait is left out for a partition that never had a host.
     """
 
     partitions: int = 64
@@ -94,9 +93,9 @@ class Ownership:
       broker's visit queues for shards without a lease.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `tuned`: notified when settings change. Wakes the sweep from its pause of `sweep_interval_s` after each round.
-    - `unswept`: notified when something may need repair. Wakes the sweep from a longer pause. The sweep makes this
-      longer pause only after a round that leaves nothing to repair.
+    - `tuned`: notified when settings change. Ends the sweep's normal pause of `sweep_interval_s` between two rounds.
+    - `unswept`: notified when something may need repair. Ends the sweep's extra pause. If a round leaves nothing to
+      repair, the sweep makes the extra pause first, and then the normal pause.
     """
 
     def __init__(
@@ -155,8 +154,8 @@ class Ownership:
 
         Two conditions must be true:
 
-        - Every crawl with queues in memory is stopped.
-        - Every host in memory has URLs. A host without URLs would still have to be removed from memory.
+        - No crawl with queues in memory may send requests now. For example, all these crawls are paused.
+        - No host in memory has run out of URLs. Such a host would still have to be removed from memory.
         """
         return not self.hosts.may_evict() and all(map(self.crawls.is_stopped, self.hosts.crawls()))
 
@@ -202,25 +201,28 @@ class Ownership:
         self.unswept.notify()
 
     def changes(self) -> Changes:
-        """Return an empty `Changes` for one transaction, with the numbers of the commands in progress.
+        """Return a `Changes` for one transaction, in which only `marks` is set.
 
-        The transaction stores these numbers in the rows that it writes. The commands in progress then skip these rows.
+        The marks protect the rows that the transaction writes: commands in progress are older than these rows, so they
+        must not change them. A mark is the number of a crawl's newest command. A command skips rows with its own number
+        or a higher one.
         """
         return Changes(marks=self.commands.marks())
 
     def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
         """Return those of the crawls whose page counts must be read from SQL.
 
-        Only the adaptive schedule, which fetches pages sooner if they change often, needs page counts. They must be
-        read if they are not in memory, are outdated, or were made for other limits in the spec.
+        Page counts say how many pages change how often, such as 50 pages that change about once a day. Only a crawl
+        that fetches pages sooner if they change often (`recrawl.requests_per_day`) needs page counts. They must be read
+        in three cases: they are not in memory, they are outdated, or the limits in the crawl's spec have changed.
         """
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Put the page counts of a crawl into memory. The caller has read `counts` from SQL: this method reads nothing.
+        """Keep `counts` in memory: the crawl's page counts, which the caller has just read from SQL.
 
-        `counts`: numbers of the crawl's pages by how often they change, such as 50 pages that change about once a day.
+        Page counts say how many pages change how often, such as 50 pages that change about once a day.
         """
         spec = crawl.spec.recrawl
         interval = PageInterval(RecrawlPolicy.ADAPTIVE, int(spec.min_s * 1000), int(spec.max_s * 1000))

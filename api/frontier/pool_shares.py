@@ -86,8 +86,9 @@ class _Pool:
     - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
       also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
-    - `since`: for each line (`WaitingHosts`) with unused allotments: from when on the line has used none of them. This
-      is when the line got its first allotment, or used one last. After `UNUSED_S` seconds the line loses them.
+    - `since`: for each line (`WaitingHosts`) with unused allotments: the time at which the line last used an allotment,
+      or else got the first one. A line that then uses none for `UNUSED_S` seconds loses them all. For example, a line
+      gets allotments at 10.0 and 10.4, and `since` is 10.0. The line uses one at 10.6, and `since` becomes 10.6.
     - `promised`: the number of shards that are allotted but not leased.
     - `virtual`: the pool's virtual time, as the module's docstring defines it.
     """
@@ -134,9 +135,10 @@ class PoolShares:
         return crawl is not None and crawl.shut
 
     def add(self, pool: str, crawl_id: CrawlId, n: int) -> float:
-        """Count `n` more shards of the crawl as out, or fewer if `n` is negative.
+        """Add `n` to the number of the crawl's shards that are out, and charge the crawl for `n` shards.
 
-        Return the visit time in seconds with which the crawl was charged for each shard.
+        If `n` is negative, the number falls, and the crawl gets the charge for these shards back. Return the charge of
+        one shard: the crawl's mean visit time in seconds.
         """
         known = self._pools[pool]
         crawl = self._known(known, crawl_id)
@@ -196,12 +198,13 @@ class PoolShares:
             since.move_to_end(line)
 
     def settle(self, line: WaitingHosts) -> None:
-        """Stop counting one allotment as a shard of the line's crawl. Call this once for each earlier call of `use`.
+        """End an allotment that the line has used. Call this once after each `use`, if a shard was leased or not.
 
-        Between `use` and `settle`, the caller tries to lease a shard:
+        Since `allot`, the allotment counts as a shard of the line's crawl, in place of the shard to be leased. This
+        call removes the allotment from the count:
 
-        - If that succeeds, the caller counts the new lease with `add`.
-        - If that fails, the place of the allotment becomes free.
+        - If a shard was leased, the caller counts that shard with `add`.
+        - If no shard was leased, the pool can give the free place to any of its crawls.
         """
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)

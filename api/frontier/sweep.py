@@ -33,9 +33,10 @@ class Sweep:
         self._made_room_at = self._clock.elapsed()
 
     async def run(self) -> None:
-        """Run all repair steps periodically until cancelled. While nothing needs repair, wait until something may.
+        """Run all repair steps every `sweep_interval_s` seconds until cancelled.
 
-        If the broker is unavailable, the next round tries again.
+        If a round leaves nothing to repair, the next round comes later: after an event that may need repair, or when a
+        search for orphaned shards is due. If the broker is unavailable, the next round tries again.
         """
         own = self._own
         while True:
@@ -55,7 +56,15 @@ class Sweep:
         return not busy and own.position == self._purged
 
     async def once(self) -> None:
-        """Run all repair steps once: read missing queues, end dead leases, publish lost shards, purge reports."""
+        """Run all repair steps once:
+
+        - read queues into memory that are only in SQL
+        - end leases that no worker will resume
+        - publish shards again that the broker may have lost
+        - remove hosts without URLs from memory
+        - delete applied reports from the stream
+        - drop shards without a lease from the broker
+        """
         await self._refill()
         await _unless_full(self._reclaim)
         await self._republish()
@@ -95,8 +104,11 @@ class Sweep:
     async def _republish(self) -> None:
         """Publish shards again that no worker has begun or resumed in time: the broker may have lost them.
 
-        If the broker refuses a shard, an earlier message is still in its place (pool, host, slot). If that message was
-        delivered before, drop it and publish the shard again. Otherwise the message stays.
+        The broker refuses a shard if it still has a message in the shard's place (pool, host, slot). The message is the
+        same shard or an older one. There are two cases:
+
+        - No worker has received the message yet. The message stays, because a worker will receive it.
+        - A worker has received the message, but no visit goes on. Drop the message, and publish the shard again.
         """
         # A broker that was killed may keep a message that was acknowledged. A message that was never delivered keeps
         # its place in the queue.

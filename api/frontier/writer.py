@@ -81,13 +81,16 @@ class PartitionWriter:
 
     @property
     def over(self) -> bool:
-        """True if the ownership has ended, so that its owner stops or loads everything again."""
+        """True if the state in memory (`own`) may no longer be used, for example because another owner took over.
+
+        The owner will stop, or load a new state from SQL.
+        """
         return self._ended.done()
 
     def committed(self, position: Position | None = None) -> None:
-        """Record that the current transaction has committed. Move to `position`, if given.
+        """Record that the current transaction has committed, and wake dispatch. The next transaction gets a new fence.
 
-        The next transaction gets the next fence. Dispatch is woken.
+        `position`: the partition's new position in the stream of reports. None: the transaction did not move it.
         """
         self.fence = self.fence.next()
         if position is not None:
@@ -219,7 +222,7 @@ class PartitionWriter:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
     async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
-        """Load the page counts of these crawls from SQL: how many of a crawl's pages change how often.
+        """Load the page counts of these crawls from SQL, such as 50 pages that change about once a day.
 
         Crawls that use no page counts are skipped, as are crawls whose page counts in memory are still valid.
         """
@@ -240,14 +243,18 @@ class PartitionWriter:
                 row.contexts = contexts
 
     async def load_queues(self, keys: Sequence[tuple[CrawlId, HostId]], *, pinned: bool = False) -> None:
-        """Read these queues from SQL, and add them to the queues in memory. `pinned`: each has a lease out."""
+        """Read these queues from SQL, and add them to the queues in memory.
+
+        `pinned`: set this only if each of the queues has a lease out. The queues are then added even if memory has its
+        maximum of hosts.
+        """
         if keys:
             self.offer(await self.store.queue_rows(keys), pinned=pinned)
 
     def offer(self, rows: Iterable[QueueRow], *, pinned: bool = False) -> None:
-        """Add queues, from their rows just read from SQL, to the queues in memory. `pinned`: each has a lease out.
+        """Add queues, from their rows just read from SQL, to the queues in memory.
 
-        Queues that cannot be added are left out (`Ownership.offer`).
+        Queues that cannot be added are left out (`Ownership.offer`). `pinned`: as in `load_queues`.
         """
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         for row in rows:

@@ -42,8 +42,8 @@ class CachedCrawlReads:
     async def answer(self, name: str, catalog: Catalog, around: Surroundings) -> Response:
         """Return the response to a GET of the crawl `name`, with its ETag. Raise Missing if there is no such crawl.
 
-        `around`: the state of this master that the response shows. The response is cached and shared, so no caller may
-        change it.
+        `around`: the members of the cluster and their statuses, as this master knows them. The response shows if they
+        keep the crawl from being fetched. The response is cached and shared, so no caller may change it.
         """
         stamp = await catalog.stamp(name)
         known = self._answers.get(name)
@@ -65,7 +65,8 @@ class CachedCrawlReads:
 def described(crawl: DeclaredCrawl, around: Surroundings) -> tuple[Crawl, str]:
     """Return the body of the response to a GET of this crawl, and its ETag without quotes.
 
-    `around`: the state of this master that the response shows.
+    `around`: the members of the cluster and their statuses, as this master knows them. If workers cannot fetch the
+    crawl, the response shows why, such as a full disk.
     """
     seen = needs_of(crawl.spec).seen(crawl.state, around)
     return crawl_seen(crawl, seen), shown_tag(crawl, seen)
