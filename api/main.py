@@ -59,12 +59,12 @@ async def run(settings: MasterSettings) -> int:
 
 
 async def until_signalled(work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> int:
-    """Run `work` until it returns. Return the exit code: 0, or 4 if the environment is unusable.
+    """Run `work`, and make it end at SIGTERM or SIGINT. Return the exit code: 0, or 4 if the environment is unusable.
 
-    `work` gets two events, `stop` and `up`:
+    `work` gets two events, `stop` and `up`. It sets `up` once it is started. A signal sets `stop`:
 
-    - `stop` is set at SIGTERM or SIGINT. Then `work` should return.
-    - `work` sets `up` once it is started.
+    - If `up` is set: `work` should notice `stop`, and return by itself.
+    - If `up` is not set yet: `work` is cancelled.
     """
     stop, up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

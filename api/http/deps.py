@@ -238,9 +238,10 @@ GREATEST: Final = 2**63 - 1
 
 
 def _storable(place: object, greatest: int) -> bool:
-    """Return True if a database can store every part of the key `place`.
+    """Return True if a database can compare its rows with `place`, the position in a list that a cursor encodes.
 
-    Text must have no NUL. Integers must be from -1 to `greatest`.
+    A client can invent a cursor, so each value in `place` is checked. Text must have no NUL. An integer must be from -1
+    to `greatest`; -1 stands for the place before the first id. Example: `_storable((-1, "a"), 10)` returns True.
     """
     match place:
         case int():

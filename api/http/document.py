@@ -248,10 +248,13 @@ def _own(model: type[Model]) -> dict[str, Any]:
 
 
 def _resolved(part: Any) -> Any:
-    """Return a copy of this part of the document, in which `x-orb-schema` is replaced by a reference to that schema.
+    """Return a copy of this part of the document, in which two notations are replaced by ones that clients understand.
 
-    `patternProperties` with one pattern become `additionalProperties` with a pattern for the names.
+    - `{"x-orb-schema": "Seed"}` becomes a reference to the schema Seed: `{"$ref": "#/components/schemas/Seed"}`.
+    - `{"patternProperties": {"^[a-z]+$": S}}` becomes
+      `{"propertyNames": {"pattern": "^[a-z]+$"}, "additionalProperties": S}`.
     """
+    # `x-orb-schema` is a private notation of api.schemas. A `title` beside it is dropped.
     # `patternProperties` would allow other keys, and client generators would not recognize a mapping.
     if isinstance(part, dict):
         match part.get("patternProperties"):

@@ -51,7 +51,10 @@ _TAGGED: Final = frozenset(
         "create_schedule", "put_schedule", "pause_schedule", "resume_schedule",
     }
 )  # fmt: skip
-"""Operation ids of the writes that return an ETag. Every read that may answer 304 returns one, too."""
+"""Operation ids of the writes whose responses have an ETag.
+
+The set contains no reads. A read has an ETag if its operation declares a response 304.
+"""
 
 _LOCATED: Final = frozenset(
     {

@@ -41,10 +41,11 @@ Last = Callable[[Event], bool]
 
 
 class OpenEventStreams:
-    """Limits how many streams are open on this master at the same time, to `max_count`.
+    """Limits how many long responses this master sends at the same time: at most `max_count`.
 
-    A stream is a response that stays open for long. One instance limits event streams. Another instance limits exports
-    and downloads of WARC files. Once the master stops, no further stream is opened.
+    A master has two instances of this class. The first limits event streams. The second limits other long responses:
+    exports and downloads of WARC files. All of them are called streams here. Once the master stops, no further stream
+    is opened.
     """
 
     def __init__(self, max_count: int = STREAMS) -> None:
@@ -85,11 +86,11 @@ class OpenEventStreams:
 class EventStream(Response):
     """A response that streams events until the client disconnects or no event can follow.
 
-    - `following`: the cursor from which the response gets the events. The caller opens it, and the response closes it.
+    - `following`: the cursor that yields the events to send. The caller opens it, and the response closes it.
     - `gap`: the events that may be missing before the first event. The gap is sent first. None: no event is missing.
-    - `events`: gives the sequence number of the newest event in the broker. The events themselves come from
-      `following`. While no event is for this client, the response moves `following` to that number. So a client that
-      connects again does not resume from an old place.
+    - `events`: the broker's stream of all events. The response only asks it for the number of the newest event. While
+      no event is for this client, the response sends this number as the id of a ping. So a client that connects again
+      resumes from a recent place.
     - `streams`: the limit of open streams. The response ends when `streams` is closed, because the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.
@@ -140,9 +141,12 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send) -> str:
-        """Send events until the stream must end. Return the reason.
+        """Send events until the stream must end. Return the reason, which is one of two:
 
-        `slow`: the client does not read. `deleted`: no event can follow.
+        - `slow`: the client read nothing for `SLOW_S` seconds.
+        - `deleted`: the last event was sent. This is the event that says that the crawl was deleted.
+
+        The caller cancels this method if the client disconnects, its key becomes invalid, or the master stops.
         """
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
         past_kept = self._following.is_past_kept

@@ -58,13 +58,15 @@ def epoch_after(stored: int, published: int | None, newest: Term, revision: int)
 
     - `stored`: the epoch in SQL.
     - `published`: the epoch in etcd, None if etcd has no epoch.
-    - `newest`: the newest term in SQL. A term is a pair of an epoch and a revision of etcd.
+    - `newest`: the newest term in SQL. A term is a pair: an epoch, and the revision of etcd at an election.
     - `revision`: the present revision of etcd.
 
-    etcd counts as replaced in two cases:
+    etcd counts as replaced, by an empty etcd or by an older copy, in two cases:
 
     - `published` is None, or another epoch than `stored`.
-    - `newest` is greater than the pair (`stored`, `revision`). So the present etcd cannot have given its revision.
+    - `newest` is greater than the pair (`stored`, `revision`). Example: `newest` is (3, 500), `stored` and `published`
+      are 3, and `revision` is 200. etcd had reached revision 500, so an etcd at revision 200 is an older copy. The
+      result is 4.
     """
     if published == stored and newest <= term_of(stored, revision):
         return stored

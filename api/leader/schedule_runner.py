@@ -34,7 +34,10 @@ run ends.
 """
 
 BATCH: Final = 50
-"""Maximum schedules that fire in one transaction. It locks the row of the leader's term, and their crawls."""
+"""Maximum schedules that fire in one transaction.
+
+Until its end, the transaction locks the crawls of these schedules, and the row with the leader's term.
+"""
 
 _LOOK_S: Final = 0.5
 """Maximum seconds between two rounds. So a round finds schedules that other masters changed within this time."""

@@ -58,11 +58,12 @@ async def list_changes(
     since: Since = None,
     kind: Kinds = [],  # noqa: B006  the framework copies it
 ) -> PageChangeList:
-    """List pages that were found new, changed or gone, in the order in which the changes were recorded.
+    """List pages that were found new, changed or gone, sorted by the time of the change.
 
-    Only a crawl with `recrawl` records changes. A change may appear some seconds late, before changes that were listed
-    already. So a client that polls should set `since` to some seconds before the last change that it received. If
-    retention has deleted changes after `since`, `gap` names the time up to which they are deleted.
+    Only a crawl with `recrawl` records changes. A change can enter the list some seconds after its time. Example: a
+    client has read the list up to 12:00:05, and then a change of 12:00:02 is added. So a client that polls should set
+    `since` to some seconds before the last change that it received. If retention has deleted changes after `since`,
+    `gap` names the time up to which they are deleted.
     """
     crawl = await served.catalog.crawl(name)
     start = tuple(ChangePlace(_ms(since) or -1))

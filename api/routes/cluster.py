@@ -140,9 +140,9 @@ async def _drain(served: Services, role: MemberRole, name: str, by: Actor) -> Dr
 
 
 async def _undrain(served: Services, role: MemberRole, name: str, by: Actor) -> DrainState:
-    """Cancel the drain of a member, and return its new state. The member need not be alive.
+    """Delete the stored order to drain a member, and return the member's new state. The member need not be alive.
 
-    Raise Missing if it is neither alive nor drained.
+    If no such order is stored: change nothing if the member is alive, and raise Missing otherwise.
     """
     living = name in _living(served, role)
     if await served.desired.undrain(role, name, actor=by, now_ms=served.clock.unix_ms()):

@@ -285,14 +285,14 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return how a PUT of `wanted` would change whether the crawl runs. The list has at most one change.
+    """Return what a plan shows of `desired` or `state` for a PUT of `wanted`: one change, or an empty list.
 
-    `mended`: True if the crawl's state does not agree with `wanted.desired`, such as a paused crawl that should run.
-    The PUT would then start, resume or pause the crawl.
+    - If `wanted` has another `desired` than `stored`: return the change of `desired`.
+    - Otherwise, if `mended` is True: return the change of `state`. Example: `desired` is `running` and stays so, but an
+      operator has paused the crawl. The change is from `paused` to `running`.
+    - Otherwise: return an empty list.
 
-    - If the PUT changes `desired`: the list has the change of `desired`, whatever `mended` is.
-    - If `desired` stays the same and `mended` is True: the list has the change of the crawl's state.
-    - If `desired` stays the same and `mended` is False: the list is empty.
+    `mended`: True if the PUT would start, resume or pause the crawl, so that its state agrees with `wanted.desired`.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

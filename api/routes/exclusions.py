@@ -114,7 +114,7 @@ async def get_exclusion(exclusion_id: ExclusionId, served: Served, response: Res
 async def put_exclusion(
     exclusion_id: ExclusionId, wanted: ExclusionChange, served: Served, by: By, expected: Expected, response: Response
 ) -> Exclusion:
-    """Replace reason, requester, end and `withdraw` of an exclusion. Its target stays the same.
+    """Replace all fields of an exclusion except its target: `reason`, `requested_by`, `until` and `withdraw`.
 
     If nothing differs, nothing changes.
     """

@@ -73,9 +73,9 @@ async def list_pages(
         Query(max_length=100, pattern=VISIBLE, description="Only pages of this media type.", examples=["text/html"]),
     ] = None,
 ) -> Listing[PageSummary]:
-    """List stored pages by host.
+    """List the stored pages of a crawl, host by host.
 
-    A page of the list examines a bounded number of fetches, so it may be short or empty before the end of the list.
+    Each request searches only a limited part of the crawl. So `items` may be short or empty although more pages follow.
     Continue until `next` is null.
     """
     crawl = await served.catalog.crawl(name)
@@ -214,14 +214,17 @@ async def stored_body(
 
 
 async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Find the body of the page `view`, whose own archive record has none. Return the location of the body's record.
+    """Return the location of the archive record that has the body of the page `view`.
 
-    The record of `view` has no body because an earlier fetch gave the same body. The record names the URL of that
-    fetch: `url`. So the body is expected in the record of the crawl's stored page of `url`. Raise Missing if not:
+    The archive stores equal bodies once. Example: the pages /a and /b have the same body, and /a was fetched first. The
+    record of /a has the body. The record of /b has no body, only the URL of /a. If `view` is the page /b, `url` is the
+    URL of /a, and the result is the location of /a's record.
+
+    Raise Missing if the body cannot be found by `url`:
 
     - The crawl has no stored page of `url`.
-    - The stored page of `url` has another body.
-    - The stored page of `url` has the same record as `view`, and this record has no body.
+    - The page of `url` was fetched again, and has another body now.
+    - The page of `url` is `view` itself. Its record has no body.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

@@ -102,7 +102,8 @@ async def put_schedule(
 ) -> Schedule:
     """Create the schedule, or replace it.
 
-    If nothing differs, nothing changes. If its times change, the next due time is in the future.
+    If nothing differs, nothing changes. If its times change, the next due time is the first one after this request. Due
+    times before the request are skipped.
     """
     spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
     stored, created = await served.schedules.put(

@@ -332,9 +332,9 @@ class Needs:
     recrawls: bool
 
     def seen(self, state: CrawlState, around: Surroundings) -> "Seen":
-        """Return what a response says of the crawl besides its row: reasons why nothing is dispatched, and warnings.
+        """Return what stops the crawl at present, and the warnings about its spec, for a response about the crawl.
 
-        `state`: only a seeding or running crawl has reasons. `around`: the live members and their statuses.
+        `around`: the live members and their statuses. If `state` is not seeding or running, nothing stops the crawl.
         """
         pressure = around.roster.pressure(self.pool, around.clock.elapsed()) if state in _AT_WORK else None
         refused = self.refused if state in _AT_WORK else None

@@ -13,9 +13,9 @@ from shared.wire.messages import Malformed
 
 
 class EventBody(Model):
-    """The `data` of one message in an event stream. The message's `event` is the event's `kind`.
+    """Something that happened in the cluster. It is the `data:` field of a message of Server-Sent Events.
 
-    The message's `id` is the event's position in the stream.
+    The message has two more fields. `event:` repeats `kind`. `id:` is the position in the stream of events.
     """
 
     kind: str = field("What the event is about.", "crawl")

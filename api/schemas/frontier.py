@@ -18,10 +18,10 @@ TRUNCATED: Final = (
 
 
 class Identity(Model):
-    """Two identities of a crawl's counters, as a check. Each identity says that one counter is the sum of others.
+    """Shows whether a crawl's counters add up. Two counters must each equal the sum of other counters.
 
-    The fields are the differences between both sides, the conservation drift. They are 0, except while a message is
-    being applied.
+    Each field is the difference between such a counter and its sum, the conservation drift. The difference is 0, except
+    while a message is being applied.
     """
 
     url_drift: int = field(

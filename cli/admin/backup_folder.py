@@ -121,10 +121,11 @@ class NewBackup:
 
     @contextmanager
     def part(self, file: str, columns: tuple[str, ...] = ()) -> Iterator[PartWriter]:
-        """Create the file `file` in the backup, and yield a writer for it. The end of the `with` block closes the file.
+        """Create the file `file` in the backup, and yield a writer for the file.
 
-        The caller must call the writer's `end`, which completes the file. `columns` are the columns of the table in the
-        file. They are empty if the file contains no table.
+        The caller must call the writer's `end` as the last step of the `with` block. Only `end` completes the file. If
+        the block raises before, the file is closed incomplete. `columns` are the columns of the table in the file. They
+        are empty if the file contains no table.
         """
         writer = PartWriter(self._folder, file, columns)
         try:

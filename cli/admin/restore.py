@@ -94,9 +94,16 @@ def into_folder(backup: Backup, folder: ClusterFolder, database: str | None) -> 
     """Restore the backup into `folder`, a new folder of `orb up`. NATS runs there during the restore.
 
     `database` is a PostgreSQL URL, or None for a SQLite file in the folder. Raise Usage if the folder has a cluster
-    already. If the restore fails, the files that it wrote are removed, and also the folder if it is new. A PostgreSQL
-    database stays if all its rows were written.
+    already.
+
+    If the restore fails, the files that it wrote are removed, and also the folder if it is new. For a
+    PostgreSQL database:
+
+    - If the restore fails before the rows are committed: the database stays as it was before.
+    - If the restore fails later: the database keeps the rows.
     """
+    # The commit comes after the reports, items and events are stored in NATS. The migration to the newest schema, and
+    # the writing of cluster.json, come after the commit.
     from shared.adapters.nats import EmbeddedServer
 
     if folder.remembered() is not None:

@@ -56,7 +56,8 @@ def moment(text: object) -> datetime | None:
 def length(seconds: float) -> str:
     """Return a duration as `45s`, `12m`, `3h20m` or `4d7h`, rounded down.
 
-    The smaller unit is left out if the greater number has two digits (`12h`), or if the smaller one is 0 (`3h`).
+    If the number of the greater unit is 10 or more, the smaller unit is left out: 12 hours and 20 minutes is `12h`. If
+    the smaller unit is 0, it is left out, too: `3h`.
     """
     left = int(seconds)
     for place, (size, unit) in enumerate(_UNITS):

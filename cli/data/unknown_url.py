@@ -31,14 +31,18 @@ MAX_PAGES_READ: Final = 5_000
 class UnknownUrl:
     """The explanation why a crawl does not know the URL `url`.
 
-    The scope of a crawl has rules for links, so the explanation tests one link to the URL. If a stored page has a link
-    to the URL, the explanation tests that link. Otherwise it assumes a link on some host of the crawl.
+    A crawl learns of a URL by a link that its scope allows. So the explanation evaluates the rules of the scope for one
+    link to `url`. `verdicts` has the decision of each rule.
 
-    - `page`: the stored page with the link, None if no such page was found.
-    - `via`: the host of the page with the tested link. If `page` is None, this host is assumed.
-    - `verdicts`: what each rule of the scope decides about the tested link.
-    - `reason`: why the link on `page` was not followed. None if no rule excluded the link, or if `page` is None.
-    - `doubts`: if `page` is None, reasons why a link to the URL may exist nevertheless.
+    If a stored page with a link to `url` was found, the rules are evaluated for this link:
+
+    - `page`: the URL of the stored page. `via`: the host of the page.
+    - `reason`: the rule that excluded the link. None if no rule did.
+
+    If no such page was found, the rules are evaluated for an assumed link:
+
+    - `page` and `reason` are None. `via`: the host on which the link is assumed.
+    - `doubts`: sentences on how the search may have missed a link. Example: "The crawl is not finished".
     """
 
     url: Location

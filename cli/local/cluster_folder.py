@@ -26,18 +26,21 @@ DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
 """The number of free bytes that the first start of a cluster needs.
 
-etcd then allocates two log files of 64 MB each. It panics if the disk is too full for them."""
+etcd then allocates two files of 64 MB each for its write-ahead log. It panics if the disk is too full for them."""
 
 AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
-"""The number of free bytes that a later start of a cluster needs, if etcd must still allocate a log file.
+"""The number of free bytes that a later start needs, if etcd must still allocate a file of its write-ahead log.
 
 etcd takes 64 MB of these bytes for the file. The rest remains free as a reserve."""
 
 _NEXT_LOG: Final = "0.tmp"
-"""The name of etcd's next log file. etcd allocates the file in advance, before it writes to the file."""
+"""The name of a file in etcd's data folder: the next file of the write-ahead log, to which etcd appends each write.
+
+etcd creates this file at full size while the present file still has space.
+"""
 
 _NEXT_LOG_BYTES: Final = 64_000_000
-"""A threshold, in bytes. It is compared with the size on the disk of etcd's next log file.
+"""A threshold, in bytes. It is compared with the size on the disk of the next file of etcd's write-ahead log.
 
 - If the file has at least this size: etcd has already allocated the file.
 - If the file is smaller or missing: etcd must still allocate the file, and needs free space for it."""
@@ -165,7 +168,11 @@ class ClusterFolder:
             raise
 
     def _remove(self) -> None:
-        """Remove the files that a start creates, the lock file last, and the parent folders that `make` created."""
+        """Remove everything that a start creates in the folder.
+
+        Then remove the folder and its parents, if `make` created them. Keep folders that have other files.
+        """
+        # Of the files, the lock file is the last: until then no other `orb up` can start in the folder.
         for folder in (self.archive, self.etcd, self.nats, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
         for suffix in ("", "-wal", "-shm"):

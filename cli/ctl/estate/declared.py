@@ -1,7 +1,8 @@
 """Reads declared resources from files, in the form of `get -o yaml`, of `export estate` or of the REST API.
 
-The field `kind` of a document names the kind of resource. Without it, a field that only one kind has identifies the
-kind, such as `host`. A crawl may also have the form of a spec file for `orb crawl --spec`.
+The field `kind` of a document names the kind of resource, such as `kind: host-policy`. In a document without `kind`,
+the other fields show the kind. Example: only host policies have the field `host`, so a document with `host` is a host
+policy. A crawl may also have the form of a spec file for `orb crawl --spec`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -33,29 +33,37 @@ class Labelled:
 class DeclaredKind:
     """A kind of resource that files declare.
 
+    Names and paths:
+
     - `name`: the value of `kind` in a document, such as `host-policy`.
     - `at`: the API path of the list, or of the only resource of the kind.
     - `key`: the field that names a resource, empty if a cluster has only one.
-    - `signs`: fields that identify this kind in a document without `kind`. One of them is enough. Empty: a document
-      needs `kind`.
-    - `shown_only`: fields that a master adds in answers. In a file they are ignored.
-    - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Returns None if there is
-      nothing to declare. `now_s` is the Unix time. An exclusion, or the block of a host policy, is left out if its
-      `until` is not later than `now_s`.
-    - `named(name)`: returns the canonical form of a name, or why the name is not valid.
     - `posted`: True if a resource is created by POST to the list. False: by PUT to its own path.
     - `numbered`: True if the path of a resource ends in its `id`, not its name. To find the `id`,
       the list is requested with the name: `GET /v1/exclusions?target=NAME`.
     - `query`: parameters of a request for the list.
-    - `carries(body, asked)`: returns True if the labels in `asked` select a resource. If resources of this kind cannot
-      be selected by labels, the field `carries` is None.
-    - `loses`: returns a text for the user on what is lost if the resource is deleted.
     - `crawl`: the field that names a crawl, empty if the kind refers to none.
     - `of_crawl`: True if each crawl has its own list of such resources, as of seed sets. The name of a resource is then
-      CRAWL/NAME. The list shows only some fields of a resource. A GET of the single resource returns all fields.
-    - `lacks(body, plan, crawl)`: returns why a resource cannot be used with the crawl that it names, None if it can.
-      `body` is the resource as a file declares it. `crawl` is the crawl as a file declares it, None if no file does.
-      `plan` is a master's answer about what a PUT of the resource would change, with warnings.
+      CRAWL/NAME.
+
+    Fields of a document:
+
+    - `signs`: fields that identify this kind in a document without `kind`. One of them is enough. Empty: a document
+      needs `kind`.
+    - `shown_only`: fields that a master adds in answers. In a file they are ignored.
+
+    Functions. `body` is one resource of the kind:
+
+    - `document(body, now_s)`: converts a master's answer to the fields that a file declares. Returns None if there is
+      nothing to declare. `now_s` is the Unix time. An exclusion, or the block of a host policy, is left out if its
+      `until` is not later than `now_s`.
+    - `named(name)`: returns the canonical form of a name, or why the name is not valid.
+    - `carries(body, asked)`: returns True if the resource `body` has the labels that the user asks for (`asked`). The
+      function is None if resources of this kind cannot be selected by labels.
+    - `loses(body)`: returns a text for the user on what is lost if the resource is deleted.
+    - `lacks(body, plan, crawl)`: returns the error if the crawl that `body` names is missing or does not fit `body`.
+      Returns None if there is no error. `body` and `crawl` are declared in files. If no file declares the crawl,
+      `crawl` is None. `plan` is a master's answer about what a PUT of `body` would change, with warnings.
     """
 
     name: str
@@ -71,6 +79,7 @@ class DeclaredKind:
     carries: Callable[[Json, Labelled], bool] | None = None
     loses: Callable[[Json], str] = lambda body: ""
     crawl: str = ""
+    # The list of a crawl shows only some fields of a resource. A GET of the single resource returns all fields.
     of_crawl: bool = False
     lacks: Callable[[Json, Json, Json | None], WrongField | None] = lambda body, plan, crawl: None
 
@@ -190,13 +199,12 @@ def _missing(plan: Json) -> WrongField | None:
 
 
 def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the seed set cannot be added to its crawl, None if it can.
+    """Return the error that prevents adding the seed set to its crawl. Return None if there is no error.
 
-    - `plan`: the master's plan for a PUT of the seed set. It has a warning if the cluster does not have the crawl.
-    - `crawl`: the crawl as a file declares it, None if no file declares it.
-
-    If a file declares the crawl, the result is an error for the first seed that the crawl's scope forbids. If no file
-    declares the crawl, the result is the first warning in `plan`.
+    - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The error names the first seed
+      that the crawl's scope forbids.
+    - If no file declares the crawl: `crawl` is None. The crawl must then exist in the cluster. If it does not, `plan`,
+      the master's plan for a PUT of the seed set, warns of that. This warning is returned as the error.
     """
     if crawl is None:
         return _missing(plan)

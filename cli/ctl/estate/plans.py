@@ -130,7 +130,11 @@ def existing(client: Client, kind: DeclaredKind, crawls: Iterable[str] | None = 
 
 
 def _named(kind: DeclaredKind, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `body`, a master's answer for a resource. If its kind belongs to a crawl, add the name of the crawl."""
+    """Return `body`, a master's answer for one resource, completed with the name of the resource's crawl.
+
+    `name`: the name of the resource. A kind with `of_crawl` has names of the form CRAWL/NAME, and CRAWL is added to
+    `body`. For any other kind, return `body` unchanged.
+    """
     return {kind.crawl: kind.crawl_of(name, body), **body} if kind.of_crawl else body
 
 

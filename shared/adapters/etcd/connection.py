@@ -185,12 +185,16 @@ class EtcdConnection:
     # --- history ------------------------------------------------------------------------------------------------------
 
     def _note(self, floor: tuple[int, int], revision: int) -> None:
-        """Record the revision of an answer. If etcd was wiped or restored, increase `history`.
+        """Update `self.revision` after an answer of etcd. Increase `self.history` if etcd was wiped or restored.
 
-        etcd was wiped or restored if `revision` is lower than the newest revision known before the call.
+        - `revision`: the revision of etcd in the answer.
+        - `floor`: the pair (`self.history`, `self.revision`), as it was when the request was sent.
 
-        `floor`: the values of `self.history` and `self.revision` before the call. Do nothing if `self.history` has
-        changed since the call began.
+        Three cases:
+
+        - `self.history` is no longer that of `floor`: the answer may be of an older etcd. Change nothing.
+        - `revision` is lower than that of `floor`: etcd was wiped or restored. Increase `self.history`.
+        - Otherwise: raise `self.revision` to `revision`, unless `self.revision` is higher already.
         """
         # Reads and writes go through a quorum, so the revision of an answer is never lower than an earlier one.
         history, known = floor

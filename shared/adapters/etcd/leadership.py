@@ -19,10 +19,10 @@ from shared.runtime.supervise import Tasks
 
 
 class Sign(Protocol):
-    """The sign that this process is the leader: the etcd session to which the leader's key belongs.
+    """An etcd session, reduced to the members that EtcdLeadership uses.
 
-    A session is an etcd lease that this process renews. When the lease ends, etcd deletes the leader's key. This
-    protocol has only those members of the session that EtcdLeadership uses.
+    A session is an etcd lease that this process renews. The leader's key belongs to the lease: when the lease ends,
+    etcd deletes the key. So this process is the leader at most as long as its session lives.
     """
 
     @property
