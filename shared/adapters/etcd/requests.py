@@ -82,9 +82,10 @@ def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[st
 
 
 def entries_read(answer: Any) -> list[Entry | None]:
-    """Return the entries that a transaction read because its conditions were false, in the order of its reads.
+    """Return the entries of the keys `otherwise_read` from the answer to a `txn`, in the order of these keys.
 
-    An entry is None if the key does not exist.
+    An entry is None if the key does not exist. Call this only if a condition of the transaction was false. If all were
+    true, the transaction did its operations and read none of these keys.
     """
     ranges = [response.response_range.kvs for response in answer.responses]
     return [entry_of(pairs[0]) if pairs else None for pairs in ranges]

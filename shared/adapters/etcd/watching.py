@@ -120,7 +120,7 @@ class EtcdView:
             await self.compare()
 
     async def compare(self) -> None:
-        """Read a fresh list of the prefix, and make it the snapshot unless the snapshot is newer.
+        """Read a fresh list of all keys under the prefix. Replace the snapshot by this list if the list is newer.
 
         Retry until etcd answers.
         """
@@ -153,10 +153,10 @@ class EtcdView:
         self._latest.publish(listed)
 
     async def _stream_while_asked(self) -> None:
-        """Run one watch stream on the etcd server that the connection uses now.
+        """Run one watch stream on the etcd server that the connection uses now. End only by an exception.
 
-        Stop the stream when the connection switches to another etcd server. Then raise Transient. If the stream fails
-        before that, raise the error of the stream. Never return.
+        - If the connection switches to another etcd server: stop the stream, and raise Transient.
+        - If the stream fails before that: raise the error of the stream.
         """
         # An etcd server (member) that failed another call may send no more events, although its stream is open.
         async with Tasks() as tasks:

@@ -1,13 +1,15 @@
 """The permissions of masters and workers in NATS: accounts and users for the configuration of a server.
 
 The streams are in the masters' account. Each pool has an account for its workers. Workers can use only those subjects
-of the masters' account that it exports to them.
+of the masters' account that the masters' account exports to the pool's account.
 
-The accounts are separate, so that a worker cannot direct an answer of JetStream to a subject of the masters.
+The separate accounts prevent an attack. The client that sends a request to JetStream chooses the subject of the answer.
+In a common account, a worker could choose a subject that only masters may use. JetStream would then send its answer
+to this subject.
 """
 
-# In a common account, a worker could make JetStream send an answer to a subject of JetStream's own API. The answer
-# would act as a request, for example to delete a stream.
+# For example, the subject could belong to JetStream's own API. The answer would then act as a request to delete a
+# stream.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -94,11 +94,11 @@ class NatsBroker:
 
         The field `refused` of the result is True while publishes to a stream fail.
 
-        If neither the account nor a stream has a limit, there is nothing to measure. Then the result is:
+        If neither the account nor a stream has a limit, no level can be measured. The result then depends on publishes:
 
-        - None, until a call of this method finds that publishes fail.
-        - `FillLevel(0, 0, refused=True)`, while publishes fail. The capacity 0 means that no limit is known.
-        - `FillLevel(0, 0, refused=False)`, when publishes no longer fail.
+        1. While no call of this method has ever found that publishes fail: None.
+        2. While publishes fail: `FillLevel(0, 0, refused=True)`. The capacity 0 means that no limit is known.
+        3. After such a failure has ended: `FillLevel(0, 0, refused=False)`. The result is never None again.
         """
         try:
             level = await fullest(self._connection, self._settings.answer_s)

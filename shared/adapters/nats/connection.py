@@ -284,10 +284,13 @@ class NatsConnection:
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """Return a new unique subject. A caller uses subjects below it as reply subjects of its pulls.
+        """Return a new unique subject, such as `A`, on which the caller receives the answers to its requests.
 
-        Status messages of a pull arrive on its reply subject. Stored messages that a pull delivers keep their own
-        subject.
+        The caller subscribes to `A.*`. Each request has a reply subject of its own: `A.1`, `A.2` and so on. A pull is a
+        request for stored messages. The subscription receives both kinds of answers to a pull:
+
+        - a status message, whose subject is the reply subject of the pull,
+        - a stored message, whose subject is the one on which the message was first published.
         """
         return f"{self._inbox}.{secrets.token_hex(11)}"
 

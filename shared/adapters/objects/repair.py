@@ -140,10 +140,10 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
     At `start` is a gzip member that is not a whole record. `torn` says why:
 
-    - False: the data of the member is invalid, or its content is not one WARC record. Every later record counts.
-    - True: the file ends before the member does, and the data up to there is valid gzip. So the bytes up to the end of
-      the file may be the content of this member. If the content is an archived WARC file, records occur inside the
-      content. These inner records do not count.
+    - False: the member has invalid data, or its content is not one WARC record. Find the next whole record.
+    - True: the file ends inside the member. Find the next whole record, but skip records in the content of the member.
+      For example, the content is a page that is a WARC file itself. The records of the page are not records of this
+      file.
     """
     # With `torn`, records count if the member only looks unfinished. For example, a damaged flag in its header can
     # declare all bytes that follow as an extra field, which has no content.
@@ -159,15 +159,15 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """The content of a torn gzip member. It shows which gzip magic numbers after the start of the member are content.
+    """Recognizes gzip magic numbers at which no record begins, because they are bytes of an archived page.
 
-    Each record of a WARC file begins with the magic number of gzip. But an archived page may be a gzip file itself, and
-    gzip can store its bytes unchanged. Then the magic number of the page occurs in the bytes of the WARC file. No
-    record begins there.
+    Each record of a WARC file is a gzip member and begins with the magic number of gzip. But an archived page may be a
+    gzip file itself. Gzip can store the bytes of the page unchanged. Then the magic number of the page also occurs in
+    the WARC file, inside the member that has the page.
 
     - `view`: the bytes of the WARC file.
-    - `start`: the position of the torn member. The file ends before this member does, and decompressing the member up
-      to the end of the file causes no error.
+    - `start`: the position of the last member, which is torn: its end is missing, because the file ends too early. All
+      bytes from `start` to the end of the file can be decompressed without an error.
     """
 
     # The member is decompressed up to the end of a magic number. If the content then ends with the magic number, too,
@@ -213,7 +213,10 @@ def _read_member(view: memoryview, start: int) -> _Member:
 
 
 def _judged(beginning: bytes, total: int, tail: bytes, end: int) -> _Member:
-    """Return the result for a gzip member: `whole` if its content is one WARC record with the length in its header.
+    """Return the result of reading a gzip member, from facts about its decompressed content.
+
+    The field `whole` is True if the content is exactly one WARC record: not shorter and not longer than the record's
+    header says. Otherwise `whole` is False.
 
     - `beginning`: the first bytes of the content, with the header.
     - `total`: the length of the content. `tail`: its last 4 bytes.

@@ -127,10 +127,11 @@ def count(connection: Connection, table: str) -> int:
 
 
 def version(connection: Connection) -> tuple[tuple[int, ...], ...]:
-    """Return numbers that differ before and after a copy if masters wrote to the database meanwhile.
+    """Return numbers that show if masters write to the database during a copy. Call this before and after the copy.
 
-    At least one number changes with every write that a copy must contain. The numbers may ignore these writes, because
-    a copy is correct without them:
+    If the two results are equal, the copy is complete. If they differ, a master wrote something during the copy.
+
+    Some writes need not change the numbers, because a copy is correct without these writes:
 
     - Retention and the cleanup after a deleted crawl. Masters on the copy delete the same rows again.
     - The record of the last use of a key. The copy has an earlier time.

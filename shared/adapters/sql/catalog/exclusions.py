@@ -148,10 +148,11 @@ def revision_of(connection: Connection) -> int:
 
 
 def in_force(connection: Connection, now_ms: int) -> ExclusionList:
-    """Return what the leader must publish of the exclusions. The result has two lists:
+    """Return the exclusions for the leader, which publishes the result. The result has two lists:
 
-    - the targets of all exclusions that have not ended at `now_ms`,
-    - the exclusions whose command EXCLUDE must still be sent. This list may also have exclusions that have ended.
+    - `targets`: the targets of all exclusions that are in force, because they have not ended at `now_ms`.
+    - `to_command`: the exclusions whose command EXCLUDE was not sent to the owners yet. An exclusion stays in this list
+      until its command is sent, even if the exclusion has ended.
     """
     stored = [_stored(row) for row in connection.execute(select(exclusions).order_by(exclusions.c.id))]
     active = [each for each in stored if not each.ended(now_ms)]

@@ -156,11 +156,14 @@ def fire_queued(
     The verb was queued because the crawl was in a run at the due time. `waiting` says which schedule, due time and
     crawl.
 
-    The history has one line for the due time, with one outcome for all crawls of the schedule. Return the name of the
-    schedule, and:
+    The history has one line for each due time. The outcome of the line covers all crawls of the schedule. For example,
+    a schedule queued its verb for two crawls, so the outcome is `queued`. The verb is applied to the first crawl, and
+    the outcome becomes `fired`. Later the verb is applied to the second crawl, and the outcome stays `fired`.
 
-    - If the outcome of the line changes, for example from `queued` to `fired`: the changed line.
-    - Otherwise: no line. For example, the verb was applied to another crawl before, so the outcome is `fired` already.
+    Return the name of the schedule, with a list of changed lines:
+
+    - If this call changes the outcome of the line: the list has the line.
+    - Otherwise: the list is empty.
 
     Return None, and write nothing, in these cases:
 
@@ -365,14 +368,12 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if the schedule has a queued verb for this crawl already, so that `verb` need not be queued, too.
+    """Return True if an earlier due time of the schedule has queued a verb for this crawl, and the verb still waits.
 
-    A queued verb waits for the crawl's run to end. Any queued verb of the schedule counts, even if it is not `verb`.
+    `verb` is the verb of the present due time. The earlier verb may be a different one.
 
-    Always return False in these cases:
-
-    - The schedule is not set to queue its verb (`Overlap.QUEUE`).
-    - `verb`, which is to be applied now, does not begin a run of a crawl.
+    If `verb` cannot be queued, return False without a query. A verb can be queued only if the schedule has the setting
+    `Overlap.QUEUE` and the verb begins a run of a crawl, such as `start`.
     """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False

@@ -203,11 +203,11 @@ def apply(
 def settle(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Remove at most `max_count` drafts, each of a fetch that was accepted by now or can no longer be accepted.
+    """Remove at most `max_count` drafts (items of a fetch) whose fetch was accepted, or can no longer be accepted.
 
-    - If `evidence` is None: store the items of accepted fetches, and drop all other items. Return counts of both.
-    - If `evidence` gives a reason why items cannot be stored: turn each of these drafts into a dead letter with this
-      reason, even if its fetch was not accepted. Return counts of 0, because dead letters do not count.
+    - Without `evidence`: store a draft's items if its fetch was accepted, else drop the items. Return both numbers.
+    - With `evidence`, a reason why items cannot be stored: turn each of these drafts into a dead letter with this
+      reason. Nothing is stored or dropped, so the numbers in the result are 0.
 
     Store `position` as the position in the stream of items. Raise OwnershipLost if another writer claimed the table.
     """
@@ -297,8 +297,8 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return, for each page, the items of its latest fetch in `fetched`. No value is None."""
-    newest: dict[_Place, PageItems | None] = {}  # its type has None because `_outdated` later sets values to None
+    """Return the items of each page's latest fetch in `fetched`. No value is None: `_outdated` may set None later."""
+    newest: dict[_Place, PageItems | None] = {}
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
@@ -308,10 +308,10 @@ def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
 
 
 def _outdated(connection: Connection, newest: dict[_Place, PageItems | None]) -> set[_Place]:
-    """Return the pages whose stored items the caller must delete before it stores the new items.
+    """Return the pages whose stored items are outdated. The caller deletes these items and stores the new ones.
 
-    `newest` has the new items of each page. If the stored items are of a later fetch, the new items are outdated. This
-    function then replaces the new items in `newest` by None, and does not return the page.
+    `newest` has the new items of each page. If the stored items of a page are of a later fetch, the stored items stay.
+    This function then does not return the page, and sets the value of the page in `newest` to None.
     """
     outdated = set()
     for place, row in _rows_of(connection, _KNOWN, list(newest)):
@@ -378,10 +378,10 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last_scanned(page: bool) -> TextClause:
-    """Return a query for the id of the last item that one read of the list examines. The next read begins after it.
+    """Return a query for the id of one item, found by its distance from the id `:after` in the order of ids.
 
-    With the `:offset` 4999, this is the 5,000th item after the id `:after`. The query finds nothing if there are fewer
-    items. If `page` is True, only items of the page `:page` count.
+    The `:offset` 0 finds the next item after `:after`, 4999 finds the 5,000th. If there are fewer items, the query
+    finds nothing. With the flag `page`, only the items of one page are counted: the query's parameter `:page`.
     """
     here = " AND r.fingerprint = :page" if page else ""
     return text(

@@ -206,9 +206,9 @@ def _command(
     actor: Actor,
     now_ms: int,
 ) -> int:
-    """Store the change of a seed set for the leader to publish, and record its command SEED_SET as requested.
+    """Store a change of a seed set, which the leader publishes later. Return the revision of the change.
 
-    Return the revision of the change.
+    Also record that the actor requested a command SEED_SET. The id of the command is made from the revision.
     """
     added, removed = (msgspec.json.encode(part).decode() for part in (change.added, change.removed))
     stored = insert(seed_set_commands).values(crawl_id=crawl_id, name=name, added=added, removed=removed)

@@ -156,7 +156,9 @@ host_policy_commands = Table(
     Column("partition", Integer, nullable=False),
     sqlite_autoincrement=True,
 )
-"""Commands of changed host policies that the leader has not published yet. A change's revision is generated here."""
+"""One row for each change of a host policy whose command the leader has not published yet.
+
+Inserting a row generates the `revision` of the change. The row is deleted when the command is published."""
 
 seed_sets = Table(
     "seed_sets",

@@ -57,9 +57,12 @@ def end_blockers(connection: Connection, limit_s: float) -> list[EndedSession]:
 
 
 class Blockers:
-    """Ends PostgreSQL sessions that block masters, while a watched transaction takes longer than `limit_s` seconds.
+    """Ends PostgreSQL sessions that block masters, whenever a transaction of this master takes too long.
 
-    `end`: the function that ends the sessions that block a master now, and returns the ended sessions.
+    - `limit_s`: a transaction takes too long if it runs longer than this number of seconds. Only transactions inside a
+      `with watched()` block are timed.
+    - `end`: a function that ends the blocking sessions once and returns the ended sessions. This class calls `end`
+      every half second while a transaction takes too long.
     """
 
     def __init__(self, end: Callable[[], Awaitable[list[EndedSession]]], limit_s: float) -> None:

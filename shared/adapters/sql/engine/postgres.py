@@ -251,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def settle(self) -> None:
-        """Do nothing. The method exists because the same call on SQLite migrates the tables (`load.filling`)."""
+        """Do nothing. On SQLite this call migrates the tables. On PostgreSQL a later transaction migrates them."""
 
 
 @asynccontextmanager

@@ -40,9 +40,9 @@ class ReadFile:
     def connect(self) -> sqlite3.Connection:
         """Open the file and return the connection.
 
-        - If SQLite can read the file in the normal way: do so. A file that a crawl uses can be read so.
-        - If SQLite fails, because it cannot write the index to the folder: open the file as immutable. Raise Unusable
-          if the write-ahead log then contains a part of the database.
+        - If SQLite can read the file in the normal way: do so. This works while a crawl uses the file.
+        - If SQLite fails, because it cannot write the index to the folder: open the file as immutable. In this mode
+          SQLite ignores the write-ahead log. So raise Unusable if the log is not empty.
 
         Raise sqlite3.Error if SQLite cannot open the file for another reason.
         """

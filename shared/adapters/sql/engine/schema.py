@@ -147,7 +147,6 @@ COUNTERS = (
 )
 """Counters per (crawl, partition). discovered = queued + leased + done + failed + excluded, which count URLs.
 accepted = new + known + refused, which count links.
-
 `retries`, `revisits` and `requisites` are parts of `queued`, `revisiting` is a part of `leased`."""
 
 crawl_counters = Table(
@@ -390,9 +389,10 @@ producers = Table(
     Column("seen_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
-"""One row for each producer: a name under which a process numbers its messages. `n`: the last applied number. `total`:
-the number of URLs up to it. `gaps`: how often one or more numbers in sequence were missing. `seen_at_ms` is only for
-producers that are used once, such as an upload. It is the time when a retention pass first read the row, else NULL."""
+"""A producer is a name under which a process numbers its messages of a crawl to a partition: 1, 2, 3 and so on. `n`:
+the last applied number. `total`: the number of URLs in the messages 1 to `n`. `gaps`: how often numbers were missing.
+
+`seen_at_ms`: when a retention pass first read the row. NULL: not yet, or the producer is used more than once."""
 
 commands = Table(
     "commands",
@@ -447,4 +447,4 @@ report_holds = Table(
     Column("begun_at_ms", BigInteger, nullable=False),
 )
 """One row for each process that copies the reports. While the process keeps raising `beat`, owners purge no reports
-(shared.domain.frontier.purge_holds). `begun_at_ms`: when the present number of `beat` was written (Unix ms)."""
+(shared.domain.frontier.purge_holds). `begun_at_ms`: when `beat` was last raised (Unix ms), not when the hold began."""

@@ -116,9 +116,9 @@ class SqliteThreads:
             self._write_began = None
 
     def write_waits_s(self) -> float:
-        """Return how many seconds ago the current write transaction began. Return 0 if there is none.
+        """Return for how many seconds the writer thread has been busy with a write transaction. 0: there is none.
 
-        The wait for the write lock of the file is part of this time.
+        This time includes a wait for the write lock of the file.
         """
         began = self._write_began
         return 0.0 if began is None else time.monotonic() - began

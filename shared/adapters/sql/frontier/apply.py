@@ -271,9 +271,11 @@ def bury(connection: Connection, partition: Partition, letter: DeadLetterRow) ->
 
 
 def _give_up(connection: Connection, end: QueueEnd, max_count: int, mark: int | None) -> dict[bytes, int]:
-    """End at most `max_count` URLs of a queue, and return the flags of the ended URLs by fingerprint.
+    """Take at most `max_count` URLs out of a queue, by giving them the state and reason of `end`.
 
-    - `end`: the queue, and the state and reason that its URLs get.
+    Return the fingerprints of the ended URLs, each with the value of the column `urls.flags`.
+
+    - `end`: the queue, and the state (such as EXCLUDED) and the reason that its URLs get.
     - `mark`: the number of the crawl's newest command in progress, None if there is none. Commands up to this number
       then skip the ended URLs.
 

@@ -232,8 +232,9 @@ def run_chunk(
 ) -> int | None:
     """Apply the chunk of a command in progress that begins after `command.after`.
 
-    Store and return the number after which the next chunk begins. Return None if this was the last chunk
-    (Store.run_command).
+    Return the place after which the next chunk begins, and store this place in the row of the command. Return None if
+    this was the last chunk. The place is a number. Its meaning depends on the command: for REPLAY the number is that of
+    a dead letter, for RETRY_FAILED it stands for a host and a URL. `Store.run_command` calls this function.
 
     Some commands need further arguments:
 

@@ -20,10 +20,12 @@ OVERLAP: Final = 32
 A transaction gets its number before it commits. So a slow transaction may commit a lower number after that read."""
 
 COMPARED: Final = 10
-"""The number of unfinished crawls that each later read checks in addition, even if they do not seem to have changed.
+"""How many crawls each call of `since` compares with what the caller has read before, although no change was found.
 
-A slow transaction may commit so late that all reads miss its change. The additional check finds such a change. The
-crawls are checked in turn, this many in each read. The first read returns all unfinished crawls, so it checks none."""
+A slow transaction may commit so late that all calls miss its change. The comparison finds such a change. Each call
+compares the next 10 unfinished crawls, in the order of their ids. After the last crawl, it begins again with the first.
+
+The first call of a reader compares none, because it returns all unfinished crawls."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")

@@ -55,12 +55,12 @@ def uncollected(connection: Connection) -> Mapping[CrawlId, Sequence[Partition]]
 
 
 def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
-    """Finish the removal of a deleted crawl, one step a call. Repeat the call until it returns True.
+    """Remove the seed sets of a deleted crawl, one in each call. Then record that the crawl is collected.
 
-    Call this only when all partitions have removed their rows of the crawl (Store.collected).
+    Call this only when all partitions have removed their rows of the crawl. Repeat the call until it returns True:
 
     - If the crawl has seed sets left: remove one of them, and return False.
-    - Otherwise: record that the removal is finished, and return True.
+    - Otherwise: record that all rows of the crawl are removed (collected), and return True.
     """
     sets, members = access_schema.seed_sets.c, access_schema.seed_set_urls
     set_id = connection.execute(select(sets.set_id).where(sets.crawl_id == crawl_id).limit(1)).scalar()

@@ -55,17 +55,17 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
     """Apply one chunk of a replay of dead letters. Return the number of the letter after which the next chunk begins.
 
-    The result is None after the last chunk. The two kinds of letters are treated differently:
+    The result is None after the last chunk. A chunk has letters of two kinds, in the order of their numbers:
 
-    - Letters of kind `url`: read the next chunk of these letters. Queue their URLs again, with fresh attempts, and
-      delete the letters. Letters with numbers above `upto` are not read.
-    - Message letters: delete the letters with the numbers `sent`. The caller has published their messages again.
+    - Messages: the caller has published the messages of this chunk again. `sent` has the numbers of their letters,
+      which this function deletes. `upto` is the last number of the chunk.
+    - URLs: queue the URL of each letter up to `upto` again, with fresh attempts, and delete the letter. If the crawl
+      has no such failed URL, or an owner changed the URL after it accepted the command, only delete the letter.
 
-    The letter of a URL is deleted, but the URL is not queued again, in these cases:
-
-    - The crawl does not have the URL, or the URL has not failed.
-    - An owner has changed the URL after it accepted the command.
+    A chunk has at most 500 letters of URLs. If there are more, the next chunk begins after the 500th.
     """
+    # Without `upto`, the URLs of this chunk could lie beyond messages that are not published yet. The next chunk, which
+    # begins after the last URL, would skip these messages.
     rows = _rows(connection, command, upto, urls=True)
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[CrawlId, Counter[str]] = defaultdict(Counter)
