@@ -40,7 +40,10 @@ class DiskFull(Transient):
 
 
 class ResourceFull(DiskFull):
-    """A disk or other resource is full. The data was not written, nothing has changed, and the write may be retried."""
+    """A disk is full, and it is certain that nothing was written. So the caller may repeat the write.
+
+    After another DiskFull, the caller does not know whether the data was written.
+    """
 
 
 class OwnershipLost(Exception):

@@ -53,10 +53,13 @@ def _query(query: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a part of a URL in the form of sort keys: lower case, with percent-escapes decoded.
+    """Return the path or query of a URL in the form that sort keys have: `/%41b%20c` becomes `/ab%20c`.
 
-    Only spaces, control characters, `#`, `%` and non-ASCII octets are escaped in the result. An escape of an escape
-    is decoded, too: `%2541` becomes `a`.
+    Three steps lead to this form:
+
+    1. Decode percent-escapes, until none is left: `%2541` becomes `%41`, and then `A`.
+    2. Escape the characters that a key must not have: spaces, control characters, `#`, `%` and non-ASCII octets.
+    3. Convert to lower case.
     """
     if _ESCAPED(text) is None:
         return text.lower()

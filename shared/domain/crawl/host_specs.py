@@ -62,7 +62,10 @@ class HostSpecs:
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest `scope.max_depth` of the spec and its overrides. None if none of them has a limit."""
+        """The greatest limit of depth (`scope.max_depth`) in the spec and its overrides. None: no limit is set.
+
+        For example, the spec sets no limit, and two overrides set 2 and 5. Then the result is 5.
+        """
         own = (each.scope.max_depth for each in (self._spec, *self._specs))
         return max((depth for depth in own if depth is not None), default=None)
 
@@ -119,10 +122,10 @@ def compiled_scope(spec: CrawlSpec) -> CompiledScope:
 
 
 class OverriddenScope(CompiledScope):
-    """A CompiledScope that judges each URL by the override that applies to its host.
+    """The scope of a spec with overrides. It judges each URL by the override that applies to the URL's host.
 
-    Each rule that excludes a URL belongs to a field of the scope, such as `mode`. If the override sets this field, the
-    text `ScopeRule.detail` ends with the path of the field: `a.test is not b.test (overrides[0].mode)`.
+    If a value of the override excludes a URL, the text `ScopeRule.detail` names this value at its end. An example is
+    `a.test is not b.test (overrides[0].mode)`: the field `mode` of the first override excludes the URL.
     """
 
     def __init__(self, spec: CrawlSpec) -> None:
@@ -174,15 +177,15 @@ class OverriddenScope(CompiledScope):
     ) -> ScopeRule | int:
         """Judge `url`: return how many extra hops lead to it, or the rule that excludes it.
 
-        An extra hop is a link that leads out of the scope, or from a page out of the scope to another such URL. The
-        result is 0 if `url` is in scope. If more extra hops than the spec's `extra_hops` are needed, a rule excludes
-        `url`.
+        The result is 0 if `url` is in scope. If `url` is out of scope, the result is `extra + 1`. A redirect between
+        two URLs out of scope adds nothing: then the result is `extra`. If the result would exceed the spec's
+        `extra_hops`, return the rule.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. Despite its name, it counts no extra hops.
-        - `extra`: how many extra hops lead to the page or redirect in front of the URL.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops of the page or redirect that led to the URL. 0: it is in scope.
         """
         number, scope = self._of(host)
         redirect = via_seed_redirect

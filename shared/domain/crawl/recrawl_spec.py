@@ -113,5 +113,8 @@ class Recrawl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def used(self) -> bool:
-        """True if the crawl fetches stored pages again. It does not finish when all URLs have been fetched."""
+        """True if the policy is not `never`: then the crawl fetches stored pages again.
+
+        Such a crawl goes on when all its URLs have been fetched.
+        """
         return self.policy is not RecrawlPolicy.NEVER

@@ -12,11 +12,12 @@ The target of a seed's redirect replaces the seed:
 With `extra_hops`, a crawl also follows links that lead out of the scope. Each URL then has a number of extra hops. The
 number is 0 for a URL in scope. A URL whose number exceeds `extra_hops` is excluded. A link gives its target a number:
 
-- From a page with 0, the link is judged relative to the page. The target has 0 if the scope admits the link, and 1 if
-  only `mode` or `include` excludes the link. In mode host, for example, a link to the host of another seed gives 1.
-- From a page with 1 or more, the link is judged relative to the seeds of the spec. The target has 0 if `include` admits
-  it, and it is on the host, on the domain or below the prefix of such a seed. In mode any, `include` alone decides.
-  Otherwise the target has one more than the page.
+- The page has 0: the link is judged as without `extra_hops`. If it is admitted, the target has 0. If only `mode` or
+  `include` excludes it, the target has 1. In mode host, for example, a link to another host gives 1,
+  even to the host of another seed.
+- The page has 1 or more: if the target is back in the scope of the spec's seeds, it has 0. If not, it has one more than
+  the page. "Back" means: `include` admits the target, and the target is on the host, on the domain or below the prefix
+  of a seed of the spec, as `mode` says. In mode any, `include` alone decides.
 """
 
 import re
@@ -56,9 +57,9 @@ _CACHE: Final = 8192
 
 
 class ExclusionReason(StrEnum):
-    """The rule that excludes a URL from a crawl (see the glossary).
+    """The exclusion reasons that are rules of a crawl's scope, and ROBOTS (the site's robots.txt, read at the visit).
 
-    ROBOTS is a rule of the site and is checked at the visit. The others are rules of the spec. SCHEME is also the
+    Exclusion reasons that come from elsewhere, such as `owner` and `seed_deleted`, are no members. SCHEME is also the
     reason for links with a scheme that no spec allows (`mailto:`).
     """
 
@@ -171,17 +172,15 @@ class CompiledScope:
     ) -> ScopeRule | int:
         """Judge `url`: return how many extra hops lead to it, or the rule that excludes it.
 
-        An extra hop is a link that leads out of the scope, or from a page out of the scope to another such URL. The
-        result is 0 if `url` is in scope. If more extra hops than the spec's `extra_hops` are needed, a rule excludes
-        `url`.
-
-        A redirect is an extra hop only if it leads from a URL in scope to a URL out of scope.
+        The result is 0 if `url` is in scope. If `url` is out of scope, the result is `extra + 1`. A redirect between
+        two URLs out of scope adds nothing: then the result is `extra`. If the result would exceed the spec's
+        `extra_hops`, return the rule.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. Despite its name, it counts no extra hops.
-        - `extra`: how many extra hops lead to the page or redirect in front of the URL.
+        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `extra`: the number of extra hops of the page or redirect that led to the URL. 0: it is in scope.
         """
         rule: ScopeRule | None
         if not extra:
@@ -271,16 +270,12 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> list[Verdict]:
-        """Return the result of every rule for `url`, in the order in which `judge` checks them.
+        """Return one verdict for each rule that applies to `url`, in the order in which `judge` checks the rules.
 
-        There are three cases:
+        The URL is excluded if at least one verdict is not `allowed`.
 
-        - The URL is in scope: all verdicts are `allowed`.
-        - The URL is admitted because of `extra_hops`: all verdicts are `allowed`. The verdict on `mode` has the number
-          of extra hops in its detail. There is no verdict on `include`.
-        - The URL is excluded: at least one verdict is not `allowed`.
-
-        Arguments:
+        If the URL is admitted because of `extra_hops`, the verdict on `mode` has their number in its detail.
+        The rule `include` does not apply to such a URL, so there is no verdict on it.
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
@@ -348,11 +343,9 @@ class CompiledScope:
         `/docs/` (see `prefixes`).
 
         - If seeds are on `host`: the path of `url` must begin with the prefix of one of these seeds.
-        - If no seed is on `host`: the path must begin with the prefix of any seed, and `host` must be `via_host`. If
-          `redirect` is True, both hosts need only have the same registrable domain.
-
-        `via_host`: the host of the page or redirect that led to the URL. `redirect`: True if only redirects lie
-        between a seed and the URL.
+        - If no seed is on `host`: the path must begin with the prefix of at least one seed. The URL must also be on
+          the host of the page that led to it (`via_host`). If only redirects lie between a seed and the URL
+          (`redirect`), the same registrable domain is enough.
         """
         paths = self._prefixes.get(host)
         if paths is None:

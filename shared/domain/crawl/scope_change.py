@@ -17,19 +17,19 @@ from shared.domain.frontier.states import ALSO_PAGE, UrlKind, extra_hops_of, kin
 from shared.domain.ids import CrawlId, Revision
 
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
-"""The exclusion reasons that are rules of the spec's scope. Another scope may admit URLs excluded for these reasons.
+"""The exclusion reasons that are rules of the scope, such as `depth`. Another scope may admit URLs excluded for them.
 
-These are all members of ExclusionReason except ROBOTS. The reasons of exclusions, budgets and deletions of seeds are no
-members of ExclusionReason."""
+All other exclusion reasons are missing here. Examples are `robots`, `owner`, `max_requisites` and `seed_deleted`."""
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
-    """Return True if both specs have equal scopes, also in overrides, so that they admit the same URLs.
+    """Return True if both specs judge each link in the same way: their scopes are equal, also in overrides.
 
-    In two cases their seeds are compared, too:
+    A link is mostly judged relative to the page that has it, so the seeds of the specs may differ. But in two cases
+    the seeds decide about links, too, and are compared:
 
-    - If `extra_hops` is set, the seeds must have the same hosts. In mode domain, the same registrable domains suffice.
-    - If the mode is prefix, or an override sets a mode, the seeds must have the same prefixes.
+    - `extra_hops` is set: the seeds must have the same hosts, or in mode domain the same registrable domains.
+    - The mode is prefix, or an override sets a mode: the seeds must have the same prefixes.
     """
     if before.scope != after.scope or (after.scope.extra_hops and home(before) != home(after)):
         return False
@@ -131,20 +131,15 @@ def found_beyond(
 
 
 def extra_of_page(extra: int, hops: int) -> int:
-    """Return how many extra hops the page has that led to a stored URL. An extra hop is a link out of the scope.
+    """Return the extra hops of the page before a stored URL, computed from the extra hops of the URL itself.
 
-    A link on from a page outside the scope is an extra hop, too. Only the URL's own row is known:
+    A page or URL in scope has 0 extra hops. Outside the scope, each link adds 1, and a redirect is assumed to add none:
 
-    - `extra`: the URL's number of extra hops. 0: the URL is in scope.
-    - `hops`: the number of redirects in a row that led to the URL. These hops are not extra hops.
+    - A link led to the URL: `extra_of_page(2, hops=0)` returns 1.
+    - A redirect led to the URL: `extra_of_page(2, hops=1)` returns 2.
+    - The URL is in scope: `extra_of_page(0, hops=0)` returns 0.
 
-    The result is:
-
-    - 0 if `extra` is 0.
-    - `extra - 1` if a link led to the URL (`hops` is 0). The link was itself an extra hop.
-    - `extra` if a redirect led to the URL (`hops` is above 0). The redirect is assumed to be no extra hop.
-
-    For example, `extra_of_page(2, 0)` returns 1, and `extra_of_page(2, 1)` returns 2.
+    `extra`: the extra hops of the URL. `hops`: the number of redirects in a row that led to the URL.
     """
     return extra if hops else max(0, extra - 1)
 

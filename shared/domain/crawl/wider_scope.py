@@ -93,10 +93,13 @@ def rediscovery_of(crawl_id: CrawlId, revision: Revision) -> str:
 
 
 class ReadablePage(Struct, frozen=True):
-    """The stored row of a page that has links excluded by the scope.
+    """A fetched page whose links a REDISCOVER command judges again, since the scope excluded some of them before.
+
+    The links are read from the archive. If the archive does not have all of them, the page is fetched again.
 
     - `via_host`: the host of the page that led to this page, None for a seed.
-    - `location`: where its record is in the archive. None if `media.stored` kept the page out of the archive.
+    - `location`: where the page's record is in the archive. None: it has no record, since `media.stored` leaves its
+      type out.
     - `unlisted`: the archive does not have all links of the page.
     - `context`: the context of the seed from which the page was found.
     """

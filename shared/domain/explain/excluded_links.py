@@ -1,11 +1,14 @@
-"""Counts of what a page and a crawl left out, above all excluded links, and a bounded number of examples of such links.
+"""Counts of excluded links and of other missing content, and a bounded number of examples of excluded links.
 
 A page has a count for each exclusion reason, such as three links for the reason `depth`.
 
 A crawl has a count for each pair of a kind and a key. The kind says what is counted:
 
-- For most kinds the key is a reason. For example, the kind `left_out` counts links, and its key `depth` is a reason.
-- For the kinds OUTLINKS and REDISCOVERED the key is one of a few fixed words, such as `pages`.
+- `left_out` counts excluded links. The key is the exclusion reason, such as `depth`.
+- `truncated` counts pages with an incomplete body. The key is why the body is incomplete, such as `length`.
+- NOT_INDEXED counts pages that are in no list, export or item. The key is the reason, such as `noindex`.
+- OUTLINKS counts pages that have excluded links. The keys are two fixed words.
+- REDISCOVERED counts what the command REDISCOVER did to find excluded links again. The keys are three fixed words.
 """
 
 import re
@@ -26,8 +29,10 @@ SITEMAP_LOCATION: Final = "sitemap_location"
 robots.txt of the URL's host does not name the sitemap."""
 
 UNLISTED: Final = "unlisted"
-"""A special key in a page's counts of excluded links by reason. Its value is the number of the page's links that the
-archive did not store."""
+"""A special key in a page's counts of excluded links. It is no reason: it counts links that the archive did not store.
+
+These links cannot be judged again from the archive after a change of the scope. The page must be fetched again. The
+number may include links that the scope admits, because the archive stores all links of a page up to a limit of size."""
 
 SCOPE: Final = "scope"
 """A special key in a page's counts of excluded links by reason. Its value is not a count but a revision of the spec.
@@ -58,7 +63,12 @@ NOT_INDEXED: Final = "not_indexed"
 NotIndexed: a robots directive, or the media type of the page."""
 
 MAX_EXAMPLES: Final = 20
-"""At most this many examples per reason are reported for a page, stored for a crawl and partition, and shown."""
+"""The maximum number of examples of excluded links for one exclusion reason. The same maximum applies three times:
+
+- to the examples that a worker reports from one page
+- to the examples that are stored for a crawl in one partition
+- to the examples that the API shows for a crawl
+"""
 
 MAX_URL: Final = 300
 """An example is cut after this many characters, and CUT is then appended."""
@@ -132,8 +142,7 @@ def losses(
 
     - `("left_out", "depth", 3)`, for example: three links were excluded for the reason `depth`. One for each reason.
     - `(OUTLINKS, "left_out", 1)`, if the scope excluded at least one link of the page.
-    - `(OUTLINKS, UNLISTED, 1)`, if the tuple before is in the result, and `left_out` has the key UNLISTED. The key
-      means that the archive did not store all links of the page.
+    - `(OUTLINKS, UNLISTED, 1)`, if the scope excluded at least one link, and the archive did not store all links.
     - `(NOT_INDEXED, "noindex", 1)`, for example: `reason` keeps the page out of lists, exports and items.
     - `("truncated", "length", 1)`, for example: a page with an incomplete body was stored. This tuple is left out if
       `reason` keeps the page out of lists, exports and items.
@@ -142,7 +151,7 @@ def losses(
 
     - `page`: True if the fetch stored a page.
     - `truncated`: why the body is incomplete, such as `length`. None if the body is complete.
-    - `left_out`: the page's counts of excluded links, as the text that `encoded` returned.
+    - `left_out`: the page's counts as text, such as `depth 3;unlisted 2` (`encoded`). None if there are none.
     - `reason`: the reason in the row of the fetch, such as `http_404` or `noindex`, None without one.
     """
     counts = [("left_out", each, n) for each, n in decoded(left_out).items()] if left_out else []

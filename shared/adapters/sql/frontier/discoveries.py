@@ -282,12 +282,12 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known URLs. Return the URLs that the caller must not mark.
+    """Insert new URLs, and merge links into known URLs. Return the URLs that commands in progress must not skip.
 
-    A mark makes the commands in progress skip a URL. The caller marks all other URLs of the batch. For example, a known
-    failed URL must not get a mark, because a command that retries failed URLs may have to queue this URL.
+    These are known URLs that have failed, or to which a page links. For example, a command that retries failed URLs may
+    still have to queue a failed URL. The caller marks all other URLs of the batch, and the commands skip marked URLs.
 
-    - `least`: the best link (`nearer_link`) to each URL that was found as a page.
+    - `least`: for each URL that was found as a page, the link by which it is nearest to a seed (`nearer_link`).
     - `required`: a link to each URL that was found as a requisite.
     - `room`: how many more requisites each crawl may queue. Crawls without a budget of requisites are missing.
     - `excluded`: URLs that an exclusion covers. `given`: seed contexts to store, or None. `sets`: seeds of seed sets.

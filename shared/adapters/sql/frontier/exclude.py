@@ -118,11 +118,12 @@ def end_queued(
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
-    """Return a function that returns True if an exclusion covers a URL. Return None to skip the whole host.
+    """Return a function that returns True for each URL of `host` to exclude. Return None if the command skips the host.
 
-    - `of_command`: the exclusion of the command. The host is skipped if this exclusion covers neither a URL of the host
-      nor its address.
-    - `exclusions`: all exclusions that are in force. The function returns True if any of them covers the URL.
+    - `of_command`: the exclusion that the command applies. It selects the hosts: a host is skipped if this exclusion
+      can cover neither a URL of the host nor the host's address.
+    - `exclusions`: all exclusions that are in force. They select the URLs: on a host that is not skipped, the function
+      returns True for a URL that any of them covers.
     - `ip`: the address of the host at its last visit, None if it is unknown.
     """
     address = None if ip is None else parse_address(ip)

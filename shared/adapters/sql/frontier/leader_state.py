@@ -1,7 +1,9 @@
-"""Transactions of the leader: the cluster's epoch, the positions of partitions, and a crawl's next state.
+"""Transactions of the leader: read or raise the cluster's epoch, read the owners' progress, and move a crawl's state.
 
-The epoch is the first part of every term, the number of an ownership. The leader raises the epoch if etcd or the
-database was replaced by an older copy.
+- The epoch is the first part of every term, the number of an ownership. The leader raises the epoch if etcd or the
+  database was replaced by an older copy.
+- The owner of a partition applies the reports of workers from a stream. With them it stores its position: the number
+  of the last report that it applied. The leader reads the positions of all partitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,13 +71,16 @@ def advance_crawl(
 ) -> bool:
     """Move a crawl from the state `before` to `after`, with the finish reason `reason`. Return True if it was moved.
 
-    Return False, and write nothing, if the crawl has another state or revision by now (Store.advance_crawl). The same
-    applies if one of these numbers, which the caller read before, is different by now. None: do not compare the number.
+    Return False, and write nothing, if the crawl has changed since the caller read it (Store.advance_crawl). These
+    values are compared with the stored ones:
 
-    - `counted` rises when the crawl's counters change. If it is given, also return False if a change of the crawl's
-      seed sets is not published yet.
-    - `change` rises when the crawl's state, declaration or `active_pool` changes.
-    - `operator_version` rises with each change of the crawl by an operator.
+    - `before` and `revision`: the state and the revision of the crawl.
+    - `counted`: a number that rises when the crawl's counters change. None: not compared.
+    - `change`: a number that rises when the crawl's state, declaration or `active_pool` changes. None: not compared.
+    - `operator_version`: a number that rises with each change of the crawl by an operator. None: not compared.
+
+    With `counted`, the crawl must also have no change of its seed sets that is still to be published. Otherwise
+    return False.
     """
     table, counters = schema.crawls, schema.crawl_counters
     values: dict[str, Any] = {"state": after, "finished_reason": reason}

@@ -16,9 +16,9 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 MAX_QUEUES_READ: Final = 20_000
-"""The maximum number of queues that one attempt reads, to find which hosts of a list have no queue.
+"""The maximum number of queues that are read to find out which hosts of a list have no queue.
 
-If there are more queues to read, the next attempt checks fewer hosts: only hosts at the beginning of the list."""
+If the hosts of the list have more queues, the search starts again with a shorter list: about the first quarter."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 
@@ -46,8 +46,9 @@ _FORGET: Final = text(
 class Old:
     """Hosts that a sweep may delete, since they were not used for the retention time and have no queue.
 
-    `hosts`: the partition of each host, by host id. `place`: the host id after which the sweep continues, "" at the
-    end.
+    - `hosts`: the partition of each host, by host id.
+    - `place`: the id of the last host that was checked, as text, such as `"128"`. The sweep continues after this host.
+      An empty text means that all hosts were checked.
     """
 
     hosts: Mapping[HostId, int]

@@ -167,10 +167,16 @@ def _queue_again(
     deltas: dict[str, int],
     now_ms: int,
 ) -> int:
-    """Queue pages of a host again: done pages, and those that wait for their next fetch. Return how many.
+    """Queue stored pages of a host, so that they are fetched once more now. Return how many were queued.
 
-    The worker will fetch them without a conditional request (ETag, Last-Modified), to get the whole page. Skip pages
-    that are queued or leased already. The changes of counters are added to `deltas`.
+    The state of each page decides:
+
+    - A done page is queued.
+    - A page that waits for the due time of its next fetch is queued at once.
+    - A page in any other state is skipped. For example, it is in a worker's shard, or its due time has come already.
+
+    The worker will fetch the queued pages without a conditional request (ETag, Last-Modified), to get the whole page.
+    The changes of counters are added to `deltas`.
     """
     keys = {"crawl_id": crawl_id, "host_id": host_id}
     values: list[tuple[Any, ...]] = []

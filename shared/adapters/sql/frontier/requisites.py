@@ -145,7 +145,10 @@ def relinked(
     requisite: bool,
     now_ms: int,
 ) -> Relinked | None:
-    """Return how a known URL changes that is found again, as a page or as a requisite. None: nothing changes.
+    """Return how the stored row of a known URL changes because the URL is found again. None: the row does not change.
+
+    For example, a queued page is found again as an image of another page. The page becomes a requisite that is also a
+    page (flag ALSO_PAGE). As a requisite it gets an earlier place in the queue.
 
     Call this only if the URL is stored as a requisite, or if `requisite` is True.
 
@@ -153,18 +156,16 @@ def relinked(
     - `page`: the link by which the URL is found as a page now. None: the URL is not found as a page now.
     - `requisite`: True if the URL is found as a requisite now, and the budget of requisites is not spent.
 
-    The flag ALSO_PAGE marks a requisite that is also a page.
+    A URL that is stored as a page changes only as in the example: if it is queued or waits for a retry. A sitemap, a
+    feed and a URL of depth 0 do not change.
 
-    If the URL is stored as a page: a page that is queued or waits for a retry becomes a requisite with ALSO_PAGE. A
-    sitemap, a feed and a URL of depth 0 do not change.
+    A URL that is stored as a requisite changes in these cases:
 
-    If the URL is stored as a requisite, the stored state decides:
-
-    - Excluded by the scope, an exclusion or the budget of requisites: if `requisite` is True, the URL is queued as a
-      requisite, with ALSO_PAGE if `page` is given. If only `page` is given, the URL is queued as a page.
-    - Queued, waiting or leased: if `page` is given, the URL gets ALSO_PAGE.
-    - Done: if `page` is given, and the URL is HTML without ALSO_PAGE, the URL is queued again as a page.
-    - In all other cases nothing changes.
+    - It is excluded by the scope, an exclusion or the budget of requisites, and is found as a requisite: it is queued
+      as a requisite. If it is found as a page, too, it also gets ALSO_PAGE.
+    - It is excluded for one of these reasons, and is found only as a page: it is queued as a page.
+    - It is queued, waiting or leased, and is found as a page: it gets ALSO_PAGE.
+    - It is done, is HTML, has no ALSO_PAGE, and is found as a page: it is queued again as a page.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)
@@ -196,11 +197,15 @@ def _page(key: Key, state: UrlState, reason: str | None, flags: int, page: Disco
 
 
 def relink(connection: Connection, changes: Sequence[Relinked]) -> None:
-    """Write the changes that `relinked` returned to the table of URLs.
+    """Update the stored rows of the URLs in `changes`. Each change was made by `relinked`.
 
-    - Each URL gets the new flags. A queued, done or excluded URL also gets the new place in the queue.
-    - A done or excluded URL is queued again, with fresh attempts.
-    - If the change has a link, the URL gets its depth, redirects and linking page from this link.
+    The state in the row decides what is written:
+
+    - Queued: the new flags and the new place in the queue.
+    - Waiting or leased: only the new flags.
+    - Done or excluded: the new flags. The URL is also queued at the new place, and its attempts count from 0 again.
+
+    If the change has a link, the URL also gets its depth, redirects and linking page from this link.
     """
     _CHANGE.run(connection, [(each.flags, each.rank, *each.key) for each in changes])
     places = [(each.link, each.key) for each in changes if each.link is not None]

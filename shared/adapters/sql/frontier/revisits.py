@@ -96,11 +96,11 @@ _RATES: Final = text(
 
 
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-    """Return how many stored pages and sitemaps the crawl has in the partition, by how often they change.
+    """Return the statistics of a crawl's pages and sitemaps in a partition, from which the owner computes due times.
 
-    The result maps kind of count -> bucket -> number. A bucket is the index of a range of rates of change. The kinds
-    of count are the constants in `recrawl_pages.COUNTED`: three kinds for pages and one for sitemaps
-    (Store.page_rates).
+    For example, `result["rates"][70]` is the number of pages that are in bucket 70. A bucket is a range of rates, such
+    as about 4 to 5 changes a day. The outer keys are the constants in `recrawl_pages.COUNTED`, which are explained
+    there. Three of them are about pages, and one is about sitemaps and feeds.
     """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
@@ -149,8 +149,9 @@ def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequ
     The caller must complete the lease:
 
     - Insert the row of the lease, with the id `request.lease_id`.
-    - Move the chosen URLs from `queues.queued` to `queues.leased`. This call has added their number to
-      `queues.queued`.
+    - Subtract the number of chosen URLs from the column `queues.queued`, and add it to `queues.leased`.
+
+    In the table `queues`, this call has only moved the number from `waiting` to `queued`.
 
     This call also queues the other waiting URLs that are due, which are retries. The result does not contain them.
     """
@@ -193,10 +194,12 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 
 
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
-    """Write the results of fetches that found no new version of a page, and the log of page changes.
+    """Write three parts of `changes` that only crawls with repeated fetches have.
 
-    Also write, for each queue, how reliable the dates in sitemaps and feeds were as signs of change
-    (`QueueRow.signals`).
+    - `revisited`: fetches that brought no new version. Each page gets its new history, ETag and Last-Modified. Fetches
+      with a new version are in `fetches`, which `apply.write` writes.
+    - `page_changes`: new entries of the log of changes, for pages that were new, had changed or were gone.
+    - `signals`: for each queue, how reliable the dates in sitemaps and feeds were as signs of change.
     """
     revisited = sorted(changes.revisited, key=_place)
     _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])

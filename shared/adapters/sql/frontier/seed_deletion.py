@@ -1,23 +1,22 @@
 """Deletes seeds, and withdraws URLs of seed sets, for an operator's command, in a transaction that passed the fence.
 
-Both take URLs out of the queue. The rows of the URLs stay.
+Both end the fetching of URLs that are only seeds. A queued or waiting URL is excluded, or becomes done if its page is
+stored. The rows of the URLs stay.
 
-A deletion takes out seeds that an operator chose. It skips a URL to which a page led. The seed's state decides:
+A deletion ends seeds that an operator chose. These URLs do not change:
 
-- A queued or waiting seed without a stored page is excluded. With a stored page the seed becomes done.
-- Any other seed keeps its state, for example a failed or leased one.
+- A URL to which a page led.
+- A seed that is neither queued nor waiting, for example a failed or leased seed.
+- A seed that is also in a seed set of the crawl. It only gets the flag OF_SET.
 
-Exception: a seed that is also in a seed set of the crawl stays in the queue.
+A withdrawal ends URLs that were removed from a seed set. It applies only to URLs with the flag OF_SET. This flag says
+that the URL is a seed because of seed sets alone, and not because of the spec or an upload. A withdrawal differs from a
+deletion in these points:
 
-A withdrawal takes out URLs that were removed from a seed set. The flag OF_SET marks a URL that only seed sets made a
-seed, not the spec or an upload. A withdrawal skips a URL without OF_SET, and a URL that is still in a seed set.
-
-- If a page links to the URL, the URL stays in the crawl. The URL gets the depth and linking page of the nearest link.
-- If no page links to the URL, the state of the URL decides:
-    - A queued or waiting URL without a stored page is excluded. With a stored page the URL becomes done.
-    - A failed URL without a stored page is excluded.
-    - For a leased URL, the command waits until the lease ends.
-    - Any other URL does not change.
+- A URL that is still in another seed set does not change.
+- A URL to which a page links stays in the crawl. It gets the depth and linking page of the nearest link.
+- A failed URL without a stored page is excluded, too.
+- If a URL is leased, the command waits until the lease ends.
 """
 
 import json
@@ -374,9 +373,10 @@ class SetSeeds:
                     self._linked[key] = link if other is None else nearer_link(link, other)
 
     def new(self, key: _Key, flags: int) -> int:
-        """Return the flags of a new URL: `flags`, and also OF_SET if the URL is in `only`.
+        """Return the flags with which a new URL is inserted: `flags`, and also OF_SET if the URL is in `only`.
 
-        For a URL in `only`, record the nearest link to it from a page, if there is one.
+        A URL in `only` may also be linked from pages in the same batch of discoveries. Then the nearest of these links
+        is kept in memory, and `write_links` stores it.
         """
         if key not in self.only:
             return flags
@@ -409,7 +409,10 @@ class SetSeeds:
         return flags
 
     def write_links(self, connection: Connection) -> None:
-        """Write the recorded links. Call it before the depths and linking pages of known URLs are changed."""
+        """Store the links from pages to seeds of seed sets that `new` and `merge` kept, in the table `seed_links`.
+
+        Call this before the rows of known URLs change. Some links are copied from the depth and linking page in a row.
+        """
         _ADD_PLACE.run(connection, sorted(self._places))
         _ADD_LINK.run(connection, sorted(self._links))
 
