@@ -183,22 +183,24 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if no change of the spec can make the crawl fetch links that are excluded for this reason.
+    """Return True if no link excluded for this reason can ever lead to a page. No setting admits such a link.
 
-    - INVALID: True, because such a link is no valid URL.
-    - Rule.SCHEME: True if `spec` already admits every scheme that a crawl can fetch. The excluded links then have other
-      schemes, such as `mailto:`. Otherwise False, because an `https` link, for example, may be among them.
+    - INVALID: True, because the link is no valid URL.
+    - Rule.SCHEME, and `spec` admits both `http` and `https`: True, because the link has another scheme, such as
+      `mailto:`.
+    - Rule.SCHEME, and `spec` admits only one of the two: False, because the link may have the other one.
     - Any other reason: False.
     """
     return reason == INVALID or (reason == Rule.SCHEME and set(Scheme) <= set(spec.scope.schemes))
 
 
 def _in_scope_now(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if `spec` excludes no link for this reason. An earlier spec of the crawl excluded some.
+    """Return True if links that an earlier spec excluded for this reason are surely in scope by now.
 
-    - The reason is Rule.HOST, PORT, DOMAIN or PREFIX: the excluded links lead to another place than the seeds. True if
-      `scope.mode` is `any` for all hosts, because this mode admits every place. Otherwise False.
-    - Any other reason is not examined: False.
+    They are if both conditions hold:
+
+    - The reason is Rule.HOST, PORT, DOMAIN or PREFIX: the links lead to another place than the seeds.
+    - The mode of the scope in `spec` is now `any`, for every host. This mode admits links to every place.
     """
     narrower = any(override.mode not in (None, ScopeMode.ANY) for override in spec.overrides)
     places = (Rule.HOST, Rule.PORT, Rule.DOMAIN, Rule.PREFIX)

@@ -76,15 +76,15 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `unchanged_s`: for how many seconds since the last update of the estimate the page surely did not change.
-        For example:
+        `unchanged_s`: the seconds since the last update of the estimate in which the page surely did not change. For
+        example, the estimate was last updated on Monday. On Saturday the sitemap says that the page changed on Friday.
+        There are three spans of time:
 
-        - Monday: the estimate was last updated.
-        - Wednesday: the sitemap was read and showed no change. So the page did not change for two days.
-        - Friday: the page changed, by the date that the sitemap gives later.
-        - Saturday (now): the sitemap is read and shows that date. So the page did not change since Friday, for one day.
+        - Monday to Wednesday: no change, because the sitemap was also read on Wednesday and gave no new date. Two days.
+        - Wednesday to Friday: the page changed at least once. This span is not in `unchanged_s`.
+        - Friday to Saturday: no change, because Friday is the latest date. One day.
 
-        Then `unchanged_s` is three days in seconds. Wednesday to Friday does not count, because the page changed then.
+        So `unchanged_s` is 2 + 1 = 3 days, in seconds.
         """
         # The page may have changed more than once between the two spans. This counts as one change.
         unchanged_s = min(max(unchanged_s, 1.0), _LONGEST_S)

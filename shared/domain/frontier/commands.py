@@ -101,10 +101,9 @@ def check_command(kind: str, args: dict[str, Any]) -> CommandKind:
 
 
 def collection_of(crawl_id: CrawlId) -> str:
-    """Return the id of the DELETE command for a crawl, such as `delete-7` for crawl 7.
+    """Return the id of the command that collects the garbage of a deleted crawl: `delete-7` for crawl 7.
 
-    The command removes all rows of a deleted crawl. The id depends on the crawl only, so duplicates of the command have
-    the same id.
+    This is the command DELETE, which removes all rows of the crawl. If the command is sent again, it has the same id.
     """
     return f"delete-{crawl_id}"
 

@@ -99,18 +99,17 @@ class CrawlChanges(Struct, frozen=True):
     - `mark`: the position of this read, to pass to the next read.
     - `rows`: the new row of each crawl that changed, None for a deleted crawl. The first read returns the row of each
       crawl that is seeding, running or paused.
-    - `recent`: the crawls with the newest changes, each with its present version. Empty in the first read. The caller
-      stores these versions and gives them to the next read. The next read also looks at changes shortly before `mark`,
-      because one of them may have been committed late. If a crawl still has its stored version, the next read leaves
-      the crawl out of `rows`.
-    - `compared`: the crawls whose stored version this read compared with the version known to the caller, to find
-      missed changes. These are the crawls that the caller named, and a few unfinished crawls in turn. Most of these
-      crawls are unchanged. If a compared crawl has changed, its new row is in `rows`.
+    - `recent`: the crawls with the newest changes, each with its version in SQL. The caller keeps these versions, so
+      that the next read does not return the same changes again. Empty in the first read.
+    - `compared`: the crawls that this read checked for missed changes. These are the crawls that the caller named, and
+      a few unfinished crawls in turn. Most of them are unchanged. Only those that have changed are also in `rows`.
     - `counted`: the crawls whose counters changed.
     - `clocks`: for each pool, the total time in ms during which the pool could work.
     - `positions`: for each partition, the position in the reports up to which its owner has applied them.
     """
 
+    # A change may be committed after one with a higher number. So each read looks again at changes shortly before the
+    # mark, and skips a crawl whose version in SQL is the one that the caller knows.
     mark: ChangeMark
     rows: Mapping[CrawlId, CrawlRow | None]
     recent: Mapping[CrawlId, CrawlVersion]

@@ -55,16 +55,17 @@ class PageHistory(Struct, frozen=True):
     - `compared`: how many comparisons `changes` records, at most REMEMBERED.
     - `changes`: one bit for each comparison. For a page: 1 if the page had changed. For a sitemap: 1 if the fetch found
       something new. Bit 0 is the newest comparison.
-    - `checked_ms`: when the newest comparison was made (Unix ms, whole seconds). Before the first comparison: when the
-      page was first fetched.
+    - `checked_ms`: when the newest comparison was made (Unix ms, whole seconds). If there is no comparison yet, it is
+      the time of the first fetch.
     - `rate`: a rate, encoded as `ChangeRate.code`. For a page: its estimated rate of change. For a sitemap: the rate at
       which the sitemap is fetched. 0 if there is no rate.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: a sign of change came after the last fetch.
-    - `followed`: the expected share of the page's changes that have a sign. 0 is none, 128 about half, 255 is all.
-    - `known_ms`: when an owner last updated `rate` because of a sign of change (Unix ms, whole seconds). Each
-      comparison sets `known_ms` to 0.
+    - `followed`: the share of the page's future changes that is expected to have a sign. It is a number from 0 (none)
+      to 255 (all). For example, 128 is about half.
+    - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`
+      since the newest comparison.
     """
 
     version: int = 1

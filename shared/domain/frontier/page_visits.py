@@ -83,9 +83,10 @@ def conditional(url: LeasedUrl) -> bool:
     Return False in these cases:
 
     - This is no revisit of a stored page, so there is nothing to validate.
-    - Since the lease, a way to the URL with a lower depth or fewer extra hops was found. More of the page's links may
-      then be in scope. To judge the links, the worker needs the body of the page.
+    - While the URL was leased, a link to the URL was found that gives a lower depth or fewer extra hops. More of the
+      page's own links may then be in scope. So the worker must read these links again, and needs the body for that.
     """
+    # The owner keeps the numbers of the shorter path in `least` and `flags` of the leased URL.
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
     return url.last is not None and bool(url.flags & REVISIT) and not nearer
 
@@ -170,10 +171,17 @@ def judge_page(
 
 
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
-    """Return the code (`ChangeRate.code`) of a page's rate of change, as estimated before the present comparison.
+    """Return the rate of change of a page with this history, encoded as `ChangeRate.code`.
 
-    It is the code in `history`. If no comparison and no sign of change has updated that code yet, it is the code
-    assumed for a new page. `adaptive`: as in `judge_page`.
+    A new comparison or sign of change of the page is not in this rate yet.
+
+    - If an earlier comparison or sign of change has updated `history.rate`: return `history.rate`.
+    - Otherwise: return the rate that is assumed for new pages. It is computed from `interval` and `adaptive`.
+
+    Arguments:
+
+    - `interval`: the shortest and the longest wait between two fetches of the page.
+    - `adaptive`: the schedule of a crawl with the recrawl policy `adaptive`. None for a crawl with another policy.
     """
     if history.rate and (history.compared or history.known_ms):
         return history.rate
@@ -188,17 +196,18 @@ def _with_rate(
     adaptive: AdaptiveSchedule | None,
     now_ms: int,
 ) -> PageHistory:
-    """Return `history`, completed with the page's new rate of change in its field `rate`.
+    """Return `history` with the page's rate of change after a fetch in its field `rate`.
 
     - `known`: the page's history before the fetch.
-    - `history`: the page's history after the fetch, in which everything but `rate` is up to date.
+    - `history`: the page's history after the fetch. Only the field `rate` is not updated yet: it still has the rate
+      from before the fetch, or 0 for a new page.
+    - `finding`: the result of the fetch.
 
-    The new rate depends on `finding`, the result of the fetch. CHANGED or UNCHANGED updates the rate that the page had
-    before the fetch. Another finding shows nothing about the rate:
+    The rate in the returned history is:
 
-    - If `history.rate` is set, this rate is kept.
-    - If `history.rate` is 0, as for a new page, the new rate is the result of `rate_before`: usually the rate that is
-      assumed for new pages.
+    - CHANGED or UNCHANGED: a new rate, computed from the rate before the fetch and from this finding.
+    - Another finding for a page that has a rate: the same rate as before the fetch.
+    - Another finding for a page without a rate, such as a new page: usually the rate that is assumed for new pages.
     """
     before = rate_before(known, interval, adaptive)
     if finding not in (Finding.CHANGED, Finding.UNCHANGED):

@@ -38,8 +38,11 @@ BUSY_LEAST_S: Final = 1.0
 WINDOW: Final = 20
 REFUSING_SHARE: Final = 4
 REFUSING_ROW: Final = 3
-"""A host counts as refusing in two cases. Either its last three answers were 429 or 503, or more than a quarter of its
-last 20 answers were."""
+"""The limits from which a host counts as refusing. A refusal is an answer 429 or 503. Each limit is enough:
+
+- REFUSING_ROW: the last 3 answers of the host were refusals.
+- WINDOW and REFUSING_SHARE: more than 5 of the last 20 answers of the host were refusals (more than 1/4).
+"""
 
 SLOWED_LEAST_MS: Final = 100
 """A 429 raises the delay of its host to at least this many ms, unless the spec's `max_delay_s` is lower."""

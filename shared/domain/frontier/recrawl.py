@@ -38,10 +38,11 @@ them. When `wrong_by_chance` + `missed_by_chance` exceeds 64, the next fetch hal
 """
 
 _SIGN_WORTH: Final = 0.9
-"""`solved` ignores the signs of change of pages that change too often for their fetches to be worth the price.
+"""The price from which `solved` ignores a page's signs of change, as a fraction of the page's highest value.
 
-For example, a page changes every 1,000 seconds on average. Then the value of fetching the page stays below 1,000
-seconds. `solved` ignores the signs of this page if the price is 900 seconds or more: 0.9 times the highest value.
+For example, a page changes every 1,000 seconds on average. Then the highest value of fetching the page is 1,000
+seconds. If the price is 900 seconds or more, `solved` ignores the signs of this page: the page changes too often for
+its fetches to be worth the price. If the price is lower, `solved` considers the signs.
 """
 
 _SMALL: Final = 1e-3
@@ -146,11 +147,14 @@ def solved(
     - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
       exceeds it.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-    - `followed`: for each bucket, the number of pages that have signs for at least some of their changes. Without
-      `followed` the result is less exact.
-    - `signalled`: for each bucket, the same pages, but each counts only as much as it has signs. A page with signs for
-      all its changes counts as 1. A page with signs for half of its changes counts as 0.5. If a bucket has one page of
-      each kind, `followed` is 2 and `signalled` is 1.5.
+
+    Signs cause additional requests, which use a part of the budget. Two arguments describe the pages with signs. For
+    example, bucket 70 has two pages with signs. One has signs for all its changes, the other one for half of them.
+
+    - `followed`: the number of pages with signs in each bucket. In the example, `followed[70]` is 2. Without
+      `followed`, the schedule is less exact.
+    - `signalled`: the sum of the shares of changes with a sign, over the pages of each bucket. In the example,
+      `signalled[70]` is 1.5: a share of 1 and a share of 0.5.
     """
     # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
@@ -190,9 +194,8 @@ class _Signs(Struct, frozen=True):
 
     - `rate`: the rate of change of each page.
     - `pages`: the number of these pages. 0: the caller gave only `signalled`, so the number of pages is unknown.
-    - `signalled`: the same pages, but each counts only as much as it has signs. A page with signs for all its changes
-      counts as 1. A page with signs for half of its changes counts as 0.5. For these two pages together, `pages` is 2
-      and `signalled` is 1.5.
+    - `signalled`: the sum of these pages' shares of changes with a sign. For example, one page has signs for all its
+      changes (share 1), another one for half of them (share 0.5). Then `pages` is 2 and `signalled` is 1.5.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -308,7 +311,13 @@ def _fraction(events: float) -> float:
 
 
 def _inverse(wanted: float) -> float:
-    """Return the x for which `_fraction` returns `wanted`. `wanted` must be less than 1. If it is 0 or less, x is 0."""
+    """Return how many changes of a page must be expected until the value of fetching the page again is high enough.
+
+    This is the inverse of `_fraction`. `_fraction(1)` returns about 0.264, so `_inverse(0.264)` returns about 1.
+
+    `wanted`: the value to reach, as a fraction of the highest possible value of the page. It must be less than 1. If it
+    is 0 or less, return 0.
+    """
     if wanted <= 0.0:
         return 0.0
     # Start left of the solution where the curve bends up (x < 1), right of it elsewhere, and step by Newton.

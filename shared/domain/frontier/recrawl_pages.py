@@ -44,22 +44,22 @@ from shared.domain.frontier.signals import (
 )
 
 RATES: Final = "rates"
-"""The key of the numbers of pages in PageCounts: `counts[RATES][70]` is the number of pages in bucket 70.
+"""A key of PageCounts. For example, `counts[RATES][70]` is the number of pages in bucket 70.
 
-A bucket is a range of rates of change. A page is in the bucket of its changes without a sign (`waiting_bucket`). For
-example, a page changes 4 times a day, and 3 of the changes have signs. Then the page is in the bucket of about 1 change
-a day.
+A bucket is a range of rates of change. Here the rate counts only the changes without a sign (`waiting_bucket`). For
+example, a page changes 4 times a day. A sitemap shows 3 of these changes, so 1 change a day has no sign. The page is in
+the bucket of about 1 change a day.
 """
 
 FOLLOWED_SUM: Final = "signalled"
-"""The key of a sum in PageCounts: over the pages of each bucket, the shares of changes that have signs.
+"""A key of PageCounts. `counts[FOLLOWED_SUM][70]` is the sum of `PageHistory.followed` over the pages in bucket 70.
 
-Each page has one share: the part of the page's changes that is expected to have a sign. The share is a number from 0
-(none) to 255 (all), stored as `PageHistory.followed`. A page adds its share to the bucket of all its changes, with and
-without signs (`signalled_bucket`).
+`PageHistory.followed` is the share of a page's changes that is expected to have a sign, from 0 (none) to 255 (all). For
+example, bucket 70 has two pages. One page has signs for all its changes: 255. The other page has signs for about half
+of its changes: 128. Then the sum is 255 + 128 = 383.
 
-For example, a page changes 4 times a day, and 3 of the changes have signs. The page adds 191 (3/4 of 255) to the bucket
-of about 4 changes a day. If this is the only page with signs, `counts[FOLLOWED_SUM]` has 191 for this bucket.
+A bucket is a range of rates of change. Here the rate counts all changes of a page, with or without a sign
+(`signalled_bucket`).
 """
 
 FOLLOWED_PAGES: Final = "followed"
@@ -321,12 +321,13 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
 
     The page was fetched again and compared with its previous fetch:
 
-    - `code`: the rate before this fetch. 0 if the page has no estimate yet.
+    - `code`: the rate before this fetch. 0 if the page has no rate yet.
+    - `interval`: the shortest and the longest wait of the page. If `code` is 0, a first rate is assumed from them.
     - `changed`: the page has changed since its previous fetch.
-    - `told`: between the two fetches, a sign of change has already updated the rate.
-    - `elapsed_ms`: if `told`, the time from that sign to this fetch. Otherwise the time between the two fetches.
-
-    If `told` and `changed` are both True, the rate stays as it is: the sign has counted this change already.
+    - `elapsed_ms`: the time from the last update of the rate to this fetch. Usually the previous fetch was the last
+      update.
+    - `told`: a sign of change was the last update, because the sign came after the previous fetch. If `changed` is also
+      True, return the rate as it was before this fetch: the sign has already counted the change.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:

@@ -114,9 +114,12 @@ def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], li
 
 
 def context_at(contexts: Sequence[SeedContext], numbers: Sequence[int], place: int) -> SeedContext | None:
-    """Return the context of the element at index `place`, from the two lists that `numbered` returned.
+    """Return one element of the sequence that was given to `numbered`: the element at index `place`.
 
-    Return None if the element has no context, or if the lists are too short to contain it.
+    `contexts` and `numbers` are the two lists that `numbered` returned. For example, `numbered([a, None, b, a])`
+    returned `[a, b]` and `[1, 0, 2, 1]`. With these two lists, `place` 3 gives `a`, and `place` 1 gives None.
+
+    Return None also if one of the lists has no entry for `place`, such as two empty lists.
     """
     number = numbers[place] if place < len(numbers) else 0
     return contexts[number - 1] if 0 < number <= len(contexts) else None

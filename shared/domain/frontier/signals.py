@@ -25,13 +25,15 @@ The value 0 means that no change is expected to have one.
 """
 
 SITEMAP_PART: Final = 5.0
-"""The shortest wait of a sitemap, as a number of page fetches of its host (recrawl policy `adaptive`).
+"""Limits how often a sitemap is fetched: at most once in the time in which its host gets 5 page fetches.
 
-A sitemap waits at least the time that the crawl needs for this many page fetches of the sitemap's host. The time is
-computed from the budget: each page of the crawl gets an equal part of the budget. Real fetches are not counted.
+The limit is for crawls with the recrawl policy `adaptive`. The time is not measured. It is computed from the budget, as
+if each page of the crawl were fetched equally often. For example:
 
-For example, the budget allows to fetch each page every 10 days, and the host has 50 pages. That makes 5 page fetches of
-the host a day. So the sitemap waits at least a day. The spec's bounds of the wait have precedence.
+- The budget allows to fetch each page of the crawl every 10 days, and the host has 50 pages.
+- So the host gets 50 / 10 = 5 page fetches a day. The sitemap is fetched at most once a day.
+
+If the longest wait of the spec is shorter than this time, the sitemap waits only for the longest wait.
 """
 
 _STORED: Final = struct.Struct(">ffffI")
@@ -53,10 +55,10 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def followed(self) -> int:
-        """How many of the next changes of the host's pages are expected to have a sign: 0 for none, 255 for all.
+        """The share of future changes of the host's pages that is expected to have a sign, from 0 (none) to 255 (all).
 
-        For example, if half of the changes are expected to have a sign, it is 128. If the host's signs are not reliable
-        (`trusted` is False), it is 0.
+        For example, 128 means that about half of the changes are expected to have a sign. The share is 0 if the host's
+        signs are not reliable (`trusted` is False).
         """
         return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
 
@@ -103,20 +105,22 @@ def signals_of(stored: bytes | None) -> HostSignals:
 
 
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
-    """Return a page's new rate of change after a sitemap or feed gave a date for the page.
+    """Return a page's new rate of change after a sitemap or feed gave a date on which the page changed.
 
-    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page. `known` is the rate
-    before. The four times are Unix ms. For example:
+    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page.
 
-    - `known_ms`, Monday: the rate was last updated, by a fetch of the page or by an earlier date.
-    - `read_ms`, Wednesday: a sitemap of the host was read, and did not show the change yet.
-    - `lastmod_ms`, Friday: the page changed, by the date that the sitemap or feed gives now.
-    - `now_ms`, Saturday: the present time.
+    - `known`: the rate before.
+    - `known_ms`: when the rate was last updated, by a fetch of the page or by an earlier date.
+    - `read_ms`: when a sitemap of the host was read before. 0 if never.
+    - `lastmod_ms`: the date on which the page changed.
+    - `now_ms`: the present time.
 
-    In this example the page changed once, and was unchanged for three days: from Monday to Wednesday, and from Friday
-    to Saturday. The time from Wednesday to Friday does not count.
+    The times are Unix ms. Usually they are in this order. Then there are three spans of time:
+
+    - From `known_ms` to `read_ms`: the page did not change, because the sitemap did not give a new date.
+    - From `read_ms` to `lastmod_ms`: the page changed, but it is unknown how often. The length of this span is ignored.
+    - From `lastmod_ms` to `now_ms`: the page did not change, because `lastmod_ms` is its latest change.
     """
-    # Between `read_ms` and `lastmod_ms` the page may have changed more than once.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
@@ -147,13 +151,15 @@ def waiting_code(code: int, followed: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket of a page for the counts of pages that have signs of change.
+    """Return the bucket in which a page is counted that has signs of change. A bucket is a range of rates of change.
 
-    A bucket is a range of rates of change. The bucket is that of `ChangeRate.cautious`, which is lower than the
-    estimated rate: an estimate from few comparisons is often too high. For example, the estimate is 4 changes a
-    day, and weighs only as much as one observed change. Then the result is the bucket of about 2 changes a day.
+    `code`: the estimated rate of all changes of the page, with or without a sign, as `ChangeRate.code`.
 
-    `code`: the estimated rate of all changes of the page, with and without signs, as `ChangeRate.code`.
+    An estimate from few observations is often too high. So the bucket is chosen by a lower rate
+    (`ChangeRate.cautious`). For example, two pages have an estimate of 4 changes a day:
+
+    - If the estimate is worth one observed change, the page is in the bucket of about 2 changes a day.
+    - If the estimate is worth 20 observed changes, the page is in the bucket of about 3.8 changes a day.
     """
     return bucket_of(prior(decoded(code).cautious).code)
 

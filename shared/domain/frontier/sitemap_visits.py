@@ -47,8 +47,8 @@ def judge_sitemap(
     A fetch finds something new only if both conditions hold:
 
     - The fetch succeeded, and the content of this sitemap differs from the previous fetch.
-    - `found` is True: since the previous fetch of this sitemap, a sitemap of the host listed a new URL or a later date
-      of a page. This may be another sitemap, because an owner stores this time by host and not by sitemap.
+    - `found` is True: since the previous fetch of this sitemap, any sitemap of the host (this one or another one)
+      listed a new URL or a later date of a page.
 
     Arguments:
 
@@ -58,6 +58,7 @@ def judge_sitemap(
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.
     """
+    # An owner stores by host, and not by sitemap, when something new was last listed. So `found` is about the host.
     equal = visited.status == 200 and url.last is not None and visited.digest == url.last.digest != b""
     unchanged = equal or is_unchanged(url, visited)
     if not unchanged and decision.state is UrlState.WAITING:

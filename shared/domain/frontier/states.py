@@ -108,8 +108,11 @@ FOUND_NEARER: Final = 2
 then be in scope. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
-"""Flag of a URL whose last fetch is in the crawl's counts of missing content, such as excluded links or incomplete
-bodies. The next fetch then replaces the last one in these counts."""
+"""Flag of a URL whose losses are already in the counts of its crawl, so that the next fetch replaces them there.
+
+Losses are what the crawl left out: excluded links, the missing part of a truncated body, or a page that is not indexed.
+For example, the last fetch of a page excluded 5 links, and the next fetch of the page excludes 3. Then the crawl's
+count of excluded links falls by 2."""
 
 REVISIT: Final = 8
 """Flag of a URL that is fetched again when it is due: one whose page is stored, or a sitemap. Until then its state is
@@ -162,8 +165,11 @@ LEVEL_MS: Final = 3_600_000
 def rank_of(queued_at_ms: int, depth: int, priority: int) -> int:
     """Return the sort key of a URL in its host's queue. The URL with the least key is fetched first.
 
-    A lesser depth, a higher `priority` and an earlier `queued_at_ms` (Unix ms) give a lesser key. An hour of waiting
-    weighs as much as one level of depth or priority. The key of a URL does not change with time.
+    The key is `queued_at_ms` (Unix ms), plus an hour for each level of `depth`, minus an hour for each level of
+    `priority`. For example, two URLs have priority 0:
+
+    - Queued at 10:00 with depth 2: the key is 12:00.
+    - Queued at 10:30 with depth 1: the key is 11:30. This URL is fetched first, although it was queued later.
     """
     return queued_at_ms + (depth - priority) * LEVEL_MS
 

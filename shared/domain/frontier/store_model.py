@@ -22,9 +22,11 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, 
 class LeasedUrl(Struct):
     """A URL in a shard that was sent out, as its owner keeps it in memory.
 
-    - `depth`, `extra`: the depth and the number of extra hops that were sent to the worker.
-    - `least`: the least depth known now. It is below `depth` if a shorter path to the URL was found since then. For
-      extra hops, `extra_hops_of(flags)` is the least number known now.
+    - `depth`: the depth that was sent to the worker.
+    - `least`: the least depth known now. It is below `depth` if a shorter path to the URL was found since then.
+    - `extra`: the number of extra hops (links beyond the scope) that was sent to the worker.
+    - `flags`: bits that describe the URL, such as REVISIT (see the module `states`). Two of the bits are the least
+      number of extra hops known now (`extra_hops_of`).
     - `attempt`: the number of the present attempt, from 1.
     - `hops`: the number of redirects in a row that led to the URL.
     - `last`: the stored fetch with which the next fetch is compared. None if there is no such fetch. Also None if
@@ -283,11 +285,11 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: the number of each crawl's newest command in progress. The transaction writes this number into the rows
       of URLs that it writes. A command skips rows that have its own number or a higher one.
-    - `losses_again`: new fetches of URLs whose previous fetch has counted losses (flag COUNTED_LOSSES). Losses are
-      excluded links, incomplete bodies and the like. In the crawl's counts, the losses of the new fetch replace those
-      of the previous one. But if the new fetch brought no page, the previous page stays, and so do the counts.
+    - `losses_again`: fetches whose losses replace the losses of an earlier fetch in the crawl's counts. Losses are
+      excluded links, incomplete bodies and the like. The URLs of these fetches have the flag COUNTED_LOSSES. If a
+      stored page could not be fetched this time, the page stays, and the counts do not change.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
-    - `signals`: new values of `QueueRow.signals`.
+    - `signals`: for each queue, how reliable the dates in the host's sitemaps are now (an encoded HostSignals).
     """
 
     urls: list[UrlChange] = field(default_factory=list)
@@ -428,7 +430,8 @@ class CommandRun(Struct, frozen=True):
 
     - `number`: orders the commands of a partition and is never reused.
     - `sequence`: the sequence of the command's message in the reports stream.
-    - `through`: the number of the newest dead letter to which the command applies.
+    - `through`: only for REPLAY and DISCARD, which apply to dead letters. It is the number of the newest dead letter at
+      the moment when the owner accepted the command. Later dead letters are not affected. 0 for other commands.
     - `after`: the place from which the next transaction of the command continues. 0 for the first one.
     """
 

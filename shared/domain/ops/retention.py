@@ -20,8 +20,8 @@ class RetainedKind(StrEnum):
     """The kinds of data that grow with use, each kept for a time of its own.
 
     * AUDIT: lines of the audit log.
-    * COMMANDS: commands to the owners, and which partitions have applied them.
-    * REVISIONS: earlier specs of crawls, and the records of their commands: which partitions have applied them.
+    * COMMANDS: commands that operators requested, such as a retry, and which partitions have applied each command.
+    * REVISIONS: earlier specs of crawls. Also the records of commands that the leader itself sent for these specs.
     * CONFIG: earlier hot configurations.
     * CRAWLS: names, specs and times of deleted crawls.
     * LETTERS: dead letters that belong to no crawl; those of crawls wait for an operator.
@@ -104,10 +104,10 @@ def used_until_ms(name: str) -> int | None:
 
 
 def is_upload(name: str) -> bool:
-    """Return True if `name` is a producer name (of a sender of discoveries) that is used for one task only.
+    """Return True if a producer with this name sends the discoveries of one task only. A producer is a named sender.
 
-    An upload of seeds is one such task. The others are a change of a seed set, a replay and a rediscovery. Return False
-    for the producer name of a process, which the process uses for all its discoveries of a week.
+    - One task: an upload of seeds, a change of a seed set, a replay or a rediscovery. Return True.
+    - All discoveries of a process in one week. Return False.
     """
     # The name of a process may begin like the name of a task, but always ends in a week.
     return name.startswith(_ONCE) and used_until_ms(name) is None
