@@ -121,7 +121,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `id`: the master's name. A second process with this name replaces the first.
     - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
-    - `nats_replicas`: the least number of NATS servers that store each stream.
+    - `nats_replicas`: on how many NATS servers each stream is stored. A stream that is on more of them already stays
+      there.
     - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
     - `partitions`: the number of partitions. It is fixed when the cluster is first used.
     - `http`: the `host:port` at which the API listens. `address`: the URL at which other masters reach it, if it
@@ -141,12 +142,13 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
     - `key_reads`, `key_writes`, `key_bulk`: requests per second of one API key, for each class of route. 0: no limit.
     - `wrong_keys`: requests with a wrong key per minute from one address. 0: no limit.
     - `pool_visits`: the number of visits that all workers of a pool together may have in progress.
-    - `pool_workers`: the number of workers of a pool that may wait for visits.
+    - `pool_workers`: how many workers of a pool may wait for work at the same time. NATS refuses the requests for work
+      of all further workers.
     - `reports_per_partition`: the largest number of reports of one kind that NATS stores for a partition.
     - `robots_bytes`: the largest total size of robots.txt files in NATS.
     - `database_bytes`: the size at which a PostgreSQL database counts as full. 0: no bound.
     - `database_writers`, `database_readers`: the numbers of connections to PostgreSQL for writing and reading.
-    - `reports_bytes`: the size of all reports in NATS. 0: no bound.
+    - `reports_bytes`: the largest total size of the reports that NATS stores. 0: no bound.
     - `nats_store`: the folder with NATS's files, if it is on this machine.
     - `member_ttl_s`: after so many seconds of silence, this master counts as dead.
     """

@@ -364,9 +364,10 @@ class WarcArchive:
         return await persisted("archive_append", lambda: writer.append(exchange, page=page), crawl=crawl.crawl_id)
 
     async def finish(self, crawl_id: CrawlId) -> None:
-        """Make the crawl's pages durable and complete its WARC files. After an error it may be called again.
+        """Make the crawl's pages durable and complete its WARC files. After an error this may be called again.
 
-        Meanwhile `writer` returns a new writer for this crawl, whose files have new numbers.
+        As soon as this call begins, `writer` returns a new writer for this crawl. So pages can still be appended: the
+        new writer puts them into new files, with new numbers.
         """
         writer = self._writers.pop(crawl_id, None)
         if writer is not None:

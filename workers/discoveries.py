@@ -201,7 +201,7 @@ class _Filling:
 
 
 class _Mark(Struct):
-    """The numbering of one stream's messages in one week.
+    """The numbering of the discovery messages of one crawl and partition in one week.
 
     - `n`: the number of the last acknowledged message, 0 before the first.
     - `total`: the number of links in all acknowledged messages.
@@ -232,10 +232,10 @@ class Numbering:
         return len(self._marks)
 
     def message(self, stream: DiscoveryStream, batch: DiscoveryBatch, now_ms: int) -> tuple[bytes, str]:
-        """Return the next message of the stream, encoded, and its message id.
+        """Encode a batch as the next message of its stream (crawl and partition). Return the message and its id.
 
-        Every call for the stream returns the same number and id until `acknowledged` is called. `now_ms` (Unix ms)
-        decides the week.
+        The message and its id contain the next number of the stream. Call `acknowledged` once the broker has stored the
+        message. Until then, further calls for the stream use the same number. `now_ms` (Unix ms) decides the week.
         """
         if week_of(now_ms) > self._week:
             self._week = week_of(now_ms)

@@ -27,13 +27,16 @@ from shared.settings import ClusterWorkerSettings, WorkerSettings
 from workers.archive import WarcArchive
 
 RECORD_BYTES: Final = 256 << 10
-"""The space assumed for a page's records without the body: heads, metadata, gzip frames of an incompressible body."""
+"""The space, in bytes, that is assumed for all of a page's WARC records except the body itself.
+
+This includes the HTTP headers, the metadata, and the bytes that gzip adds to a body that cannot be compressed."""
 
 _LOOK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
-"""The longest wait of a visit for disk space, in seconds, if no other visit of this process has a reservation.
+"""After this many seconds, a visit gives up its wait for disk space if no visit of this process has a reservation.
 
-Meanwhile the pressure monitor detects the full disk, and the worker takes no further visits.
+In that case no other visit can release space. If another visit has a reservation, the wait continues until there is
+space. A visit that gives up does not send its request.
 """
 
 
@@ -62,9 +65,11 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        In the result, the space for one more answer of the largest size counts as used. Space that visits have reserved
-        counts as free. Example: 10 GB are free, visits have reserved 3 GB, and the largest answer may need 1 GB. Then
-        the result has 9 GB free.
+        The level shows if the worker may take a further visit. So the result counts the space for one more answer of
+        the largest size as claimed. The reservations of running visits are not subtracted from the free space.
+
+        Example: 10 GB of the disk are free, visits have reserved 3 GB, and the largest answer may need 1 GB. Then the
+        result has 9 GB free.
         """
         if self._gauge is None:
             return None

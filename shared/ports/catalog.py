@@ -60,8 +60,10 @@ class Full(Exception):
 class LastAdmin(Exception):
     """The change is refused, because the cluster could be left without a valid admin key.
 
-    The change would revoke an admin key, take its role away, or let it expire sooner. A second admin key is needed that
-    expires no sooner than the first key does without the change.
+    The change would revoke an admin key, take its role away, or let it expire sooner. Such a change is allowed only if
+    another admin key is valid for at least as long.
+
+    Example: an admin key expires on 1 June. It may be revoked if another admin key expires on 1 June, later, or never.
     """
 
 

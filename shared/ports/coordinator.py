@@ -63,7 +63,8 @@ class Entry(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """The entries of all keys under a prefix, by key, as of the coordinator's `revision`.
 
-    - `changed`: a revision after which no key under the prefix has changed.
+    - `changed`: the revision of the last change of a key under the prefix, as far as this process knows. The last
+      change may have been earlier, but not later.
     - `history`: how often the coordinator was replaced by an empty or older one, as far as this process detected it.
     """
 

@@ -160,11 +160,12 @@ class Desired(Protocol):
         now_ms: int,
         new: bool = False,
     ) -> tuple[StoredHostPolicy, bool]:
-        """Store the policy of `host`, in canonical form, and the command by which the host's owner applies it.
+        """Store `spec` as the policy of a host, and store the command by which the host's owner applies the policy.
 
-        If the host has the same policy already, change nothing. Return the stored policy, and True if the host had
-        none.
+        Return the stored policy, and True if the host had no policy before the call. If the host has the same policy
+        already, write nothing.
 
+        - `host`: the name of the host, in canonical form (`host_named` in shared.domain.web.url).
         - `partition`: the partition of the host.
         - `limits`: the delay, block and slots that `spec` sets, as numbers. The command contains them.
         - `expected`: raise Missing if the host has no policy, or Stale if the policy's ETag is not one of these. None:

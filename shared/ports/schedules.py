@@ -119,13 +119,15 @@ class Schedules(Protocol):
         """Return the time (Unix ms) at which the next schedule fires, or None if none will fire."""
 
     async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
-        """Move a schedule to its next due time. Return the new lines of its history.
+        """Carry out `step`, the decision on a schedule's next due times. Return the lines added to its history.
 
-        If a due time fires, the schedule's verb is applied to its crawls. Return None, and write nothing, if the
-        schedule has changed since `due` was read.
+        - If a due time fires (`step.fires`), apply the schedule's verb to its crawls.
+        - Record the due times that were missed (`step.missed`). They do not fire.
+        - Set the schedule's next due time to `step.next_ms`.
+
+        Return None, and write nothing, if the schedule was changed, paused or deleted since `due` was read.
 
         - `due`: the schedule as it was read.
-        - `step`: the due times that were missed, the one that fires now, and the next one.
         - `partitions`: the cluster's number of partitions. Each of them must apply a command.
         """
 

@@ -88,12 +88,14 @@ class Store(Protocol):
     ) -> CrawlChanges:
         """Return what changed in crawls since the earlier call that returned `mark`.
 
-        The cost depends on the number of changes, not on the number of crawls. A change that commits late may be missed
-        by `mark`. So the stored versions of some crawls are also compared with the versions that the caller has.
+        The cost depends on the number of changes, not on the number of crawls.
 
-        - `known` returns the version of a crawl that the caller has read, None if it has read none.
-        - `compare`: crawls to compare in this call. A few others that are seeding, running or paused are added.
+        - `known` returns the version of a crawl that the caller has read, None if the caller has read none.
+        - `compare`: crawls to check in this call, even if they do not seem to have changed. The call also checks a few
+          others that are seeding, running or paused. A checked crawl has changed if its stored version is not `known`.
         """
+        # Each change has a number, and `mark` has the greatest number that was read. A slow transaction may commit a
+        # lower number afterwards. The check finds such a change later.
 
     async def crawl_rows(self, crawl_ids: Collection[CrawlId]) -> Sequence[CrawlRow]:
         """Return the rows of the crawls in `crawl_ids` that are not deleted. Pass at most some 10,000 ids."""
@@ -200,7 +202,11 @@ class Store(Protocol):
     # The control plane's ----------------------------------------------------------------------------------------------
 
     async def epoch(self) -> int:
-        """Return the cluster's epoch, the part of every term that rises when etcd or the database comes back older."""
+        """Return the cluster's epoch: a number that rises when etcd or the database was replaced by an older state.
+
+        Example: etcd was restored from a backup, so its revisions are lower than before. A term consists of the epoch
+        and a revision. With a higher epoch, new terms are still greater than all earlier terms.
+        """
 
     async def raise_epoch(self, at_least: int) -> int:
         """Set the epoch to `at_least` if it is lower. Return the epoch afterwards."""
@@ -230,13 +236,14 @@ class Store(Protocol):
     ) -> bool:
         """Move a crawl from the state `before` to `after`, with the finish reason `reason`.
 
-        Return True if it was moved. Return False, and write nothing, if the crawl's state is not `before` or its active
-        revision is not `revision`. Do the same if one of these numbers is given and differs from the stored one:
+        Return True if the crawl was moved. Return False, and write nothing, if one of these conditions is not met:
 
-        - `counted`: the version of the crawl's counters. If it is given, also return False while a change of one of the
-          crawl's seed sets is not published yet.
-        - `change`: the number of the crawl's last change of any kind.
-        - `operator_version`: the crawl's number that grows with each change by an operator.
+        - The crawl's state is `before`, and its active revision is `revision`.
+        - If `counted` is given: the version of the crawl's counters is `counted`. Also, every change of the crawl's
+          seed sets is published, because an unpublished change may add seeds.
+        - If `change` is given: `change` is the number of the crawl's last change of any kind.
+        - If `operator_version` is given: `operator_version` is the crawl's number that each change by an operator
+          raises.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -350,13 +357,18 @@ class Store(Protocol):
         - REPLAY, dead letters of URLs: this call queues the URLs again, and deletes the letters. Letters with numbers
           greater than `upto` are left for later chunks. None: no such limit.
         - EXCLUDE: this call excludes the URLs that `exclusions` cover. Pass the exclusions in force now.
-        - RESCOPE: this call applies `changed`, the crawl's present scope. None ends the command: the crawl is deleted.
-        - REDISCOVER: this call stores `found`, which the caller read in the chunk's pages (`readable_pages`). None ends
-          the command: the crawl is deleted.
+        - RESCOPE: this call applies `changed`, the crawl's present scope.
+        - REDISCOVER: the caller has read the chunk's pages (`readable_pages`) and published their links. This call
+          records `found`, the result of that.
+
+        If the crawl of a RESCOPE or REDISCOVER was deleted, pass None for `changed` or `found`. The command then ends.
         """
 
     async def leased_seeds(self, command: CommandRun) -> Collection[Fingerprint]:
-        """Return the URLs that the next chunk of a SEED_SET command withdraws and that are leased now."""
+        """Return the leased URLs among those that the next `run_command` of a SEED_SET command is to withdraw.
+
+        A leased URL can be withdrawn only after its lease has ended. So the owner uses the result to recall the leases.
+        """
 
     async def readable_pages(self, command: CommandRun) -> ReadablePages:
         """Return the next stored pages whose links a REDISCOVER command must read from the archive.
@@ -389,8 +401,8 @@ class Store(Protocol):
 
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
-        - `next_lease`: the first lease number that is free after the leases of this call. It is stored. The caller has
-          numbered the leases of this call already (`LeaseRequest.lease_id`).
+        - `next_lease`: the number for the first lease after this call. The call stores it, so that a later owner goes
+          on from it. The leases of this call already have lower numbers (`LeaseRequest.lease_id`).
         - `budgets`: the budget of each crawl that has one. Only so many URLs are leased that the crawl cannot store
           more than `max_pages` pages. Nothing is leased once `max_bytes` is reached.
         """

@@ -31,10 +31,11 @@ They count from the moment at which the member logs the stall, STALLED_S seconds
 """
 
 _LAST: Final = 16
-"""One number with two uses: the seconds of the watchdog's second timer, and the signal that starts this timer.
+"""The duration of the watchdog's second timer, in seconds. It must be the number of the signal that starts this timer.
 
-The first timer sends the signal 16 (SIGSTKFLT). The handler of this signal is the C function alarm(seconds). The kernel
-passes the signal's number to the handler. So the call is alarm(16), and the second timer runs for 16 seconds.
+When the first timer expires, the kernel sends the signal 16 (SIGSTKFLT). The handler of this signal is the C function
+alarm(seconds). A handler is called with the number of its signal. So the call is alarm(16), and alarm(16) starts a
+timer of 16 seconds.
 """
 
 _EVERY_S: Final = 1.0

@@ -116,10 +116,10 @@ class Tasks:
 def _cancels() -> int:
     """Return how many requests to cancel the current task are pending (`Task.cancelling`), 0 outside of a task.
 
-    Compare the numbers before and after an `async with` block to learn if other code cancelled the task meanwhile. If
-    the number is greater after the block, other code did. The block itself may also cancel the task, as a TaskGroup
-    does when one of its tasks fails. That request is not counted, because the TaskGroup withdraws it at its end.
+    If the number is greater at the end of a `Tasks` block than at its start, code outside of the block has cancelled
+    the task.
     """
+    # A TaskGroup also cancels its own task when one of its tasks fails, but withdraws that request before it ends.
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 

@@ -1,4 +1,4 @@
-"""Wakes waiting tasks by a revision number that grows with each notification."""
+"""Wakes tasks that wait for a notification. Notifications are counted, so a task that was busy detects one later."""
 
 import asyncio
 

@@ -91,13 +91,14 @@ class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit
 
 
 class Go(msgspec.Struct, frozen=True, tag_field="type", tag="go/1", omit_defaults=True):
-    """An owner's answer: a new or prolonged grant. Unless `stop` is set, the worker may fetch the remaining URLs.
+    """An owner's answer: a new grant (to `Begin`) or a prolonged grant (to `Extend`), or the order to stop (`stop`).
 
-    - `remaining`: the URLs that are left, by their index in the shard (from 0). Empty in an answer to `Extend`.
+    - `remaining`: in the answer to `Begin`, the URLs that are left to fetch, by their index in the shard (from 0). In
+      the answer to `Extend` the list is empty: the worker goes on with the URLs that it still has.
     - `expires_ms`: how long the grant lasts after the worker sent its request. Time in machine suspend counts as well.
     - `not_before_ms`: no request may start earlier than this many ms after the answer arrived.
     - `delay_ms`: the host's present delay. The longer one of this delay and the shard's delay applies.
-    - `stop`: the worker may fetch nothing more. It must return the remaining URLs.
+    - `stop`: True if the worker may fetch nothing more, and must return the remaining URLs.
     """
 
     grant: int
@@ -225,9 +226,8 @@ class Outcome(msgspec.Struct, frozen=True, tag_field="type", tag="outcome/1", om
 class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A discovered URL. `hops`: how many redirects, sitemap indexes or stylesheets in a row led to it.
 
-    A seed or an ordinary link of a page has 0 `hops`.
-    `kind` is what the URL was found as (a shared.domain.frontier.states.UrlKind value). `extra` is the number of extra
-    hops on the way to the URL.
+    A seed or an ordinary link of a page has 0 `hops`. `kind` is what the URL was found as (a value of
+    shared.domain.frontier.states.UrlKind). `extra` is the number of extra hops on the way to the URL.
     """
 
     url: str
@@ -239,7 +239,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A page (`host_id`, `fingerprint`) with the links found in it, or seeds without a page (0 and an empty value)."""
+    """URLs and the page on which they were found. Seeds have no page: `host_id` is 0, and `fingerprint` is empty."""
 
     host_id: int
     fingerprint: bytes

@@ -62,8 +62,9 @@ def queued_visit(subject: str) -> QueuedVisit | None:
 
 
 def visit_origin(subject: str, sequence: int) -> VisitOrigin | None:
-    """Return where a URL shard is queued. `sequence` is its sequence in the pool's stream.
+    """Return the place of a URL shard in NATS, for a message with this subject and sequence in its pool's stream.
 
+    `visit_origin("visits.default.5.77.0", 12)` returns partition 5, pool `default`, host 77, slot 0 and sequence 12.
     Return None if `subject` is not the subject of a URL shard.
     """
     place = queued_visit(subject)

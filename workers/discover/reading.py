@@ -108,15 +108,18 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 
 
 class _ListingReading:
-    """Reads one answer as a sitemap or feed.
+    """Reads one answer as a sitemap or feed, here called the file.
 
-    A sitemap may have an entry on another host. The entry is accepted only if the robots.txt of the entry's origin
-    names the sitemap.
+    Which URLs a sitemap may list depends on the robots.txt files that name the sitemap:
 
-    - `named[origin]` is True if the robots.txt of `origin` names the file, else False. The caller must give the file's
-      own origin. Origins of entries may be missing.
-    - `unknown`: after `read`, the origins of entries that were missing in `named`. If there are any, the caller must
-      add them to `named` and read the answer again with a new object.
+    - A URL on the sitemap's own host, outside of the sitemap's folder: the robots.txt of the sitemap's origin.
+    - A URL on another host: the robots.txt of that URL's origin.
+
+    `named[origin]` is True if the robots.txt of `origin` names the file, else False. The caller must add the file's own
+    origin as a key. Origins of the listed URLs may be missing.
+
+    `unknown`: after `read`, the origins of listed URLs that were missing in `named`. If there are any, the caller must
+    add them to `named` and read the answer again with a new object.
     """
 
     def __init__(
@@ -251,10 +254,12 @@ class _Signs:
         return self._now == self._entries >= ALL_NOW
 
     def checked(self, batches: Iterator[list[Entry]]) -> Iterator[Entry]:
-        """Yield all entries of the batches, with impossible dates removed.
+        """Yield all entries of the batches. Replace each impossible date by 0, which means an unknown date.
 
-        If the crawl uses dates, a date more than LASTMOD_AHEAD_S seconds after the fetch of the file becomes 0. A crawl
-        that uses no dates gets the entries unchanged. After the last entry, the property `all_now` is valid.
+        A date is impossible if it is more than LASTMOD_AHEAD_S seconds after the fetch of the file. If the crawl does
+        not use dates, all entries stay as they are.
+
+        The entries are also counted for `all_now`. So read `all_now` only after the last entry.
         """
         latest, now = self._now_s + LASTMOD_AHEAD_S, self._now_s - _MADE_S
         for batch in batches:

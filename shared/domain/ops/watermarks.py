@@ -98,9 +98,9 @@ class Watermarks(msgspec.Struct, frozen=True):
         return round(min((1.0 - self.high) * max_count, self.headroom))
 
     def goes_on_at(self, max_count: int) -> int:
-        """Return the number of free bytes at which work resumes: always more than `stops_at`.
+        """Return the number of free bytes at which a full resource counts as free again, so that work resumes.
 
-        `max_count` is the resource's capacity in bytes.
+        The result is always greater than that of `stops_at`. `max_count`: the resource's capacity, in bytes.
         """
         return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
 

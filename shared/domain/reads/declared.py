@@ -230,7 +230,7 @@ class HostQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterView:
-    """A dead letter for display. `url` is None if it is a whole message and not a URL."""
+    """A dead letter for display: a URL or a message that was given up. `url` is None for a message."""
 
     id: int
     partition: int

@@ -15,7 +15,7 @@ class FiringOutcome(StrEnum):
     - QUEUED: the verb waits for the end of the crawl's run.
     - SKIPPED: the verb was dropped, because the crawl's run had not ended.
     - REFUSED: the verb is not legal in the crawl's state, or there is no crawl.
-    - MISSED: the due time came too late, so nothing fired.
+    - MISSED: the leader handled the due time too late, so nothing fired.
     """
 
     FIRED = "fired"

@@ -34,11 +34,18 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """What happens to late due times. A due time is late if it is handled more than `late_s` seconds too late.
+    """What happens to late due times, such as those that passed during an outage of the masters.
 
-    - NONE: a late due time does not fire.
-    - LAST: of several late due times only the last one fires. But if a due time that is not late can fire now, only
-      that due time fires.
+    A due time is late once more than `late_s` seconds have passed since the time at which it should have fired.
+
+    - NONE: late due times never fire.
+    - LAST: the last of the late due times fires, unless a due time that is not late fires now.
+
+    Example: a schedule is due every hour, without jitter, and `late_s` is 120. An outage begins at 9:30.
+
+    - The outage ends at 12:30. The due times 10:00, 11:00 and 12:00 are late. With NONE none of them fires, with LAST
+      12:00 fires.
+    - The outage ends at 12:01. Only 10:00 and 11:00 are late. With NONE and with LAST only 12:00 fires.
     """
 
     NONE = "none"

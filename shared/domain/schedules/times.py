@@ -28,7 +28,9 @@ _COMPARED: Final = 100
 _SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 _LAST_YEAR: Final = 9_000
-"""No schedule is due after this year: dates end with the year 9999."""
+"""The search for the next due time of a cron expression finds nothing from this year on.
+
+The limit is far enough from the year 9999, the last one of Python's dates, that no computation can exceed it."""
 
 
 def next_due(spec: ScheduleSpec, after_ms: int) -> int | None:

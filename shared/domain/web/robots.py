@@ -219,9 +219,14 @@ def robots_record(
 def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
     """Return the record to use after a robots.txt was fetched again: `new`, or a copy of `old` (RFC 9309 §2.3.1.4).
 
-    The copy is used if `new` is unreachable, `old` is not, and `old` is recent: its lifetime ended less than
-    `MAX_STALE_S` seconds ago. The copy has the fetch time of `new`, and at most the lifetime of `new`.
+    - If `new` is unreachable, `old` is not, and the lifetime of `old` ended less than MAX_STALE_S seconds ago: return a
+      copy of `old`.
+    - Otherwise: return `new`.
+
+    Example: a site was reachable yesterday and is unreachable now. The copy keeps the site's rules in use for another
+    300 s, the lifetime of `new`. Then the robots.txt is fetched again.
     """
+    # The copy has the fetch time of `new`, so it is fresh. It never outlives the MAX_STALE_S seconds.
     if old is None or not _unreachable(new.status) or _unreachable(old.status):
         return new
     until_ms = old.stale_until_ms or old.fetched_at_ms + int((old.lifetime_s + MAX_STALE_S) * 1000)

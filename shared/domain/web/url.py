@@ -261,7 +261,8 @@ _located: Final = _LocatedCache()
 class Resolver:
     """Resolves the links of one page against `base`: the page's canonical URL, or its `<base href>` made canonical.
 
-    `resolve` is faster than `locate`, because all pages of a directory share their results in a process-wide cache.
+    `resolve(link)` returns the same as `locate(link, base)`, but is faster. A relative link such as `a.html` has the
+    same target on every page of a directory. So the process caches the targets of links by directory.
     """
 
     __slots__ = ("_base", "_cached", "_directory", "_links", "_own")
