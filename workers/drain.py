@@ -37,9 +37,10 @@ A loaded broker may take SILENT_S seconds to answer one request.
 
 _ASK_S: Final = 0.5
 _PROBE: Final = "probe"
-"""The key that a probe reads from the bucket of robots.txt files. The bucket has no record with this key.
+"""The key of the read request by which `listen` tests if the broker still answers.
 
-This bucket is the only one that a worker may read in NATS."""
+The test needs no data, so no record has this key: "no such record" is an answer too. The key is read in the bucket of
+robots.txt files, the only one that a worker may read in NATS."""
 
 
 async def cut_short(runtime: Runtime, visits: Tasks, broker: Broker, clock: Clock, *, grace_s: float) -> None:

@@ -28,7 +28,8 @@ def answered(
 ) -> UrlOutcome:
     """Return the outcome of a URL for which a response came, whatever its HTTP status is.
 
-    - `stored`: the location in the archive. None if the crawl does not store or fetch its media type.
+    - `stored`: the location of the response in the archive. None if the crawl's spec excludes the media type from the
+      archive, or even from fetching. In the latter case, only the head of the response came.
     - `at_ms`: when the URL was requested (Unix ms).
     - `retry_after_ms`: the wait that the response requires, -1 if it requires none.
     - `mark`: the hash by which the crawl compares the page's content (`revisits.content_mark`).
@@ -63,11 +64,12 @@ def answered(
 def _left_out(reading: PageReading) -> list[LeftOut]:
     """Return the links of a page that are not reported: for each reason an entry with their number and example URLs.
 
-    The reasons are those in `reading.left_out`. If there are none, the result is empty.
+    If there are no such links, the result is empty. Otherwise the last entry may be `LeftOut(UNLISTED, n)`. This entry
+    has another meaning: n links of the page are not listed in the archive, so the command `rediscover` cannot find
+    them. For an HTML page, these may also be links that are reported.
 
-    Otherwise an entry with UNLISTED follows if the command `rediscover` cannot find some links later in the archive.
-    Example: 3 links are out of scope, and the archive lacks 7 links. The result has an entry for the 3 links, and then
-    `LeftOut(UNLISTED, 7)`.
+    Example: an HTML page has 1000 links. 3 are out of scope, and the archive lists all but the last 7. The result has
+    an entry for the 3 links, and then `LeftOut(UNLISTED, 7)`.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

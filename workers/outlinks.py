@@ -55,8 +55,8 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
     These counts are described here, the others at their fields:
 
-    - `found`: the number of all links. It is the sum of `fresh`, `beyond`, `excluded`, `known`, `nofollow` and
-      `repeated`.
+    - `found`: the number of all links, except those that `cut` describes. It is the sum of `fresh`, `beyond`,
+      `excluded`, `known`, `nofollow` and `repeated`.
     - `known`: the number of links that were reported before. The links in `renewed` are among them.
     """
 
@@ -74,9 +74,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
     cut: int = 0
-    """How many links were left out because the page has too many. `found` does not include them.
+    """Says if links were left out because the page has too many. `found` does not count these links.
 
-    For requisites (`requisites` is True) the number is only 0 or 1: 1 says that at least one requisite was left out.
+    - If `requisites` is False: the number of links that were left out. For very large pages it is a minimum.
+    - If `requisites` is True: 1 if at least one requisite was left out, otherwise 0.
     """
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
@@ -112,9 +113,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """
 
     def left_out(self) -> dict[str, int]:
-        """Return for each reason how many links are left out: the sum of `excluded`, `nofollow` and `cut`.
+        """Return for each reason how many links are left out. Example: `{"other_host": 3, "nofollow": 1}`.
 
-        Links that were reported before and repeated links are not among them.
+        The reasons are those in `excluded`, one for `nofollow`, and one for `cut`. A reason without links is missing.
+        Links that were reported before and repeated links are not counted.
         """
         counts = {str(reason): n for reason, n in self.excluded.items()}
         if self.nofollow:
@@ -398,7 +400,10 @@ def _fitting(urls: Sequence[str]) -> int:
 
 
 def without_url(reference: str) -> str:
-    """Return why `reference`, which has no canonical URL, is left out: its scheme is not http(s), or it is invalid."""
+    """Return the reason to leave out a link that cannot be turned into an http(s) URL. `reference`: the link's text.
+
+    The reason is ExclusionReason.SCHEME if the text names another scheme, such as `mailto:`. Otherwise it is INVALID.
+    """
     return ExclusionReason.SCHEME if names_other_scheme(reference) else INVALID
 
 

@@ -36,9 +36,10 @@ _PARAMETER: Final = re.compile(
 
 
 def field_links(value: str, relations: Set[str] = _SEQUENCE) -> Iterator[str]:
-    """Yield the link targets in the value of a Link header that have one of the `relations`, as written.
+    """Yield the targets of the links in a Link header, if their `rel` parameter names one of the `relations`.
 
-    Stop at malformed text.
+    Targets are not resolved: `field_links('</b>; rel="next"')` yields `/b`. Links with an `anchor` parameter are left
+    out. Stop at malformed text.
     """
     position = 0
     while (match := _VALUE.match(value, position)) is not None:
@@ -66,7 +67,9 @@ _SNIFFED: Final = {
     Media.OTHER: "application/octet-stream",
 }
 SHELL_BYTES: Final = 8 << 10
-"""The greatest size in bytes of a page that is examined for `needs_scripts`."""
+"""The maximum size in bytes of a shell: a page with scripts but no text, which a browser would fill by the scripts.
+
+A larger page never counts as a shell, so its `PageReading.needs_scripts` is False."""
 
 _UNSEEN: Final = re.compile(
     rb"<!--.*?-->|<(script|style|title|noscript|template)\b.*?</\1\s*>|<[^>]*>", re.IGNORECASE | re.DOTALL
@@ -83,9 +86,9 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
 
     The links to report:
 
-    - `found`: the links in scope, with their `depth`, `hops` (how many redirects or sitemaps lead to them) and `kind`
-      (such as page or feed).
-    - `beyond`: the links out of scope that `scope.extra_hops` permits. `extra`: how many extra hops lead to them.
+    - `found`: the new links in scope, with their `depth`, `hops` (how many redirects or sitemaps lead to them) and
+      `kind` (such as page or feed).
+    - `beyond`: the new links out of scope that `scope.extra_hops` permits. `extra`: how many extra hops lead to them.
     - `feeds`: the feeds that the page names, if the crawl reads feeds.
     - `requisites`: the requisites of the page or stylesheet, if the crawl fetches requisites. `requisite_hops`: 1 for
       the requisites of a page, and 1 more for each stylesheet and redirect in between.
@@ -95,13 +98,15 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     When the links are reported, the reporter passes each of `outlinks`, `feeds` and `requisites` that is not None to
     `OutlinkResolver.acknowledged`. The same links are then not reported again.
 
-    Numbers of links:
+    Numbers of links (the first two do not count the feeds and requisites that a page names):
 
-    - `links_found`: all links, with excluded and repeated ones. -1 if no links were read.
-    - `links`: the links of `links_found` that are reported now or were reported before. Excluded links do not count.
+    - `links_found`: the number of all links in the response, even excluded and repeated ones. -1 if no links were read.
+      It is not the length of `found`.
+    - `links`: the number of links that the crawl follows: those in `found` and `beyond`, and those reported before.
     - `left_out`: for each reason, how many links are not reported. `examples`: some of their URLs, by reason.
-    - `unlisted`: the links that the command `rediscover` cannot find later. For a page or stylesheet, these are the
-      links that do not fit into `archived`. For a sitemap or feed, these are all excluded entries.
+    - `unlisted`: how many links the archive does not list, so that the command `rediscover` cannot find them later.
+      `archived` is what the archive lists: the links of a page or stylesheet, as far as they fit. Of a sitemap or
+      feed, it lacks all excluded entries.
 
     Other results:
 
@@ -327,7 +332,7 @@ def page_judge(crawl: VisitCrawl, page: Location, depth: int) -> Callable[[Locat
     """Return a function that decides if the URL of a link or entry of `page` is in scope.
 
     The function returns None if the URL is in scope, else the name of the rule that excludes it. `depth`: the depth of
-    the URL.
+    all these links and entries, which is that of `page` plus 1.
     """
 
     in_scope, via_host = crawl.scope.judge, page.host

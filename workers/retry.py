@@ -1,4 +1,7 @@
-"""Repeats a step of a report until it no longer fails transiently."""
+"""Repeats an operation of a worker, such as publishing a message, until it succeeds.
+
+Only transient failures are repeated. Any other error is raised at once.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,8 +22,8 @@ async def persisted(
 ) -> T:
     """Call `attempt` again whenever it raises Transient, and return its result. Waits between calls grow up to 5 s.
 
-    `what` (the step's name) and `fields` are logged with failures 1, 10, 100, 200, ... `waits`, if given, is called
-    before each wait.
+    `what` (the operation's name) and `fields` are logged with failures 1, 10, 100, 200, ... `waits`, if given, is
+    called before each wait.
     """
     wait_s, tries = 0.1, 0
     while True:

@@ -220,9 +220,10 @@ class RobotsCache:
         """Fetch robots.txt and follow its redirects. The result is one of these:
 
         - None: `send` returned None, so the visit must end.
-        - Robots that allow everything: egress rules or an exclusion deny the request to `origin`. Do not cache them.
+        - Robots that allow all URLs, not to be cached: egress rules or an exclusion forbid any request to `origin`. So
+          its pages will not be requested either. Each page then reports the reason itself.
         - A pair, in all other cases: the record to cache, and the Retry-After in ms (-1: none). The record says
-          "unreachable" if a request failed, and "allow everything" after more than MAX_ROBOTS_HOPS redirects.
+          "unreachable" if a request failed. After more than MAX_ROBOTS_HOPS redirects, it says that all is allowed.
         """
         moved = _Moved(f"{origin}/robots.txt", 0)
         for hop in range(MAX_ROBOTS_HOPS + 1):
@@ -292,11 +293,11 @@ class RobotsCache:
 
         - None: `send` returned None, so the visit must end.
         - _Moved: the answer is a redirect with a usable target.
-        - Robots that allow everything: egress rules or an exclusion deny the request, and `first` is True.
+        - Robots that allow all URLs: egress rules or an exclusion forbid the first request. They also forbid the pages.
         - A pair, in all other cases: the record, and the Retry-After in ms (-1: none). The record says "unreachable" if
-          the request failed or the answer is unusable. If `first` is False, a denied request counts as failed.
+          the request failed, the answer is unusable, or a later request is forbidden.
 
-        `first`: True for the first request, False if `place` is the target of a redirect.
+        `first`: True for the first request, False for a later one: `place` is then the target of a redirect.
         """
         # Read one byte more than is used, to distinguish a truncated file from one that ends there.
         limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
@@ -340,8 +341,8 @@ class RobotsCache:
 
         - Nothing, or an entry whose lifetime has passed: return None.
         - Rules of a reachable robots.txt: return the rules.
-        - The failure of a request since `asked_ms`: return the failure. Another visit has just tried.
-        - The failure of an earlier request: return None, so that each visit tries once itself.
+        - The failure of a request before `asked_ms`: return None, because a new visit must try again.
+        - The failure of a request since `asked_ms`: return the failure. Another visit tried while this one waited.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):

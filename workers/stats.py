@@ -20,7 +20,8 @@ _KINDS: Final = frozenset(map(str, FailureKind))
 class WorkerStats(Struct):
     """The counts of a worker process since its start.
 
-    - `pages`, `bytes`: answers to requests for URLs of shards, stored or not, and the bytes of their bodies.
+    - `pages`: responses to requests for URLs of shards, with any HTTP status, stored or not. Responses to requests for
+      robots.txt do not count. `bytes`: the bytes of the bodies of these `pages`.
     - `malformed`: shards that could not be decoded.
     - `in_flight`: requests under way.
     - `crawls`: for each crawl, the counts `status` (fetches by class of status), `denied` (URLs by rule), `bytes`,

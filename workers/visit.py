@@ -1,10 +1,8 @@
 """A visit: what a worker does with one URL shard, from the grant to the reported end.
 
-`Visit._await_politeness` delays each request, and checks the grant and the crawl's revision just before the request.
-If the grant ends or is revoked, the request in flight is cancelled. Earlier answers are still reported.
-
-A new revision of the crawl applies from the next request on. If the crawl is paused, no further request is sent, and
-the remaining URLs are handed back. If it is deleted, the request in flight is also cancelled, and nothing is archived.
+If the grant ends or is revoked, the request in flight is cancelled. Earlier answers are still reported. A new revision
+of the crawl applies from the next request on. If the crawl is paused, no further request is sent, and the remaining
+URLs are handed back. If it is deleted, the request in flight is also cancelled, and nothing is archived.
 """
 
 import asyncio
@@ -205,7 +203,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the extended grant. If the grant requires a stop or too long a host delay, start no further request."""
+        """Apply the extended grant. Start no further request if it says `stop`, or if its delay ends the visit."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -328,7 +326,7 @@ class Visit:
     def _slow_down(self, delay_s: float) -> bool:
         """Use the longer host delay `delay_s` from now on. Return False if the visit must end instead.
 
-        The visit must end if its shard has the delay 0: other visits may run on the host, and none waits for another.
+        If the shard has the delay 0, the visit must end: parallel visits to the host could not keep a common delay.
         """
         if self._shard.delay_ms == 0:
             return False
@@ -338,7 +336,9 @@ class Visit:
         return True
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-        """Request a robots.txt that the URL `via` needs, at `earliest` or later. Return None if the visit must end."""
+        """Send `request`, which is for a robots.txt, at `earliest` or later. Return None if the visit must end.
+        `via`: a URL of the shard, for which robots.txt is requested. The archive stores it with the answer.
+        """
         self._earliest = max(self._earliest, earliest)
         crawl = await self._await_politeness()
         answer = None if crawl is None else await self._fetch(crawl, request)

@@ -21,8 +21,10 @@ ROOM_LINKS: Final = 200_000
 ROOM_ITEM_BYTES: Final = 32 << 20
 """The limit of the bytes of unreported items in one worker. At this limit, visits fetch no further URL.
 
-ROOM_PAGES and ROOM_LINKS limit the unreported pages and links in the same way. Results whose report is delayed by a
-failing step are counted separately, with the same limits.
+ROOM_PAGES and ROOM_LINKS limit the unreported pages and links in the same way.
+
+Some results are delayed, because a message of their report cannot be published now. The limits apply to these results
+and to the other results separately. So a worker may hold about twice as much as the limits.
 """
 
 
@@ -160,7 +162,7 @@ class VisitReport:
         self._held = part.done
 
     def finished(self) -> None:
-        """Make `finish` return. The reporter calls this when the end of the visit is reported."""
+        """Wake the visit, which waits in the method `finish` until its end is reported. Called by the reporter."""
         if self._done is not None and not self._done.done():
             self._done.set_result(None)
 

@@ -28,21 +28,19 @@ _ANSWER_S: Final = 5.0
 
 
 class ClosedEndpoints:
-    """The addresses and ports of the cluster's own servers (NATS, etcd, ...), masters and workers.
+    """The endpoints to which no crawl may connect: the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    An endpoint is a host and a port. The host determines on which addresses the port is closed:
+    An endpoint is a host and a port. Crawls are refused connections to this port at the following addresses:
 
-    - Host `0.0.0.0` or `::`: on every address of this machine.
-    - A loopback address, such as `127.0.0.1`: only on this address.
-    - Any other address of this machine: on every address of this machine.
-    - An address of another machine: only on this address.
-    - A name: on every address that the name ever resolved to. If the name ever resolved to an address of this machine
-      (loopback or not): on every address of this machine.
+    - If the host is a loopback address (`127.0.0.1`) or an address of another machine: only at this address.
+    - If the host is `0.0.0.0`, `::` or another address of this machine: at every address of this machine.
+    - If the host is a name: at each address to which the name has ever resolved. If one of these is an address of this
+      machine, loopback or not: at every address of this machine.
 
     Call `resolve` once before the first fetch, because names have no effect before.
 
-    No endpoint is opened again, except above `MAX_ENDPOINTS`: then the oldest endpoint is dropped. A master or worker
-    that never registered is closed only if the option `--closed` names it.
+    An endpoint that was added stays in this object. One exception: above `MAX_ENDPOINTS`, the oldest one is dropped.
+    Masters and workers that never registered are missing here, unless the option `--closed` names them.
     """
 
     def __init__(self, resolve: Resolve | None = None) -> None:

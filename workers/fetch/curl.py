@@ -38,8 +38,9 @@ class Timed(Protocol):
 class Deadlines:
     """Checks the time limits of many objects (Timed) with one timer, which fires at the earliest limit.
 
-    Most objects end before their limit and are removed by `discard`. When the timer fires, it is set to the earliest
-    limit of the objects that remain.
+    When the timer fires, it calls `check` of each object. This call ends the work of an object whose limit has passed.
+    The timer is then set to the earliest limit of the other objects. An object that ends in time is removed by
+    `discard`, so that it is not checked.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -92,9 +92,12 @@ class EgressRules:
     def verdict(self, address: Address) -> str | None:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
-        An IPv6 address that contains IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is denied if any
-        of them is denied. `allow` may name the IPv6 or the IPv4 address. With a `bound`, the unspecified addresses
-        `0.0.0.0` and `::` are always denied.
+        An IPv6 address may contain IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP):
+
+        - If `allow` opens the IPv6 address itself, the IPv6 address is allowed.
+        - Otherwise its IPv4 addresses decide. The IPv6 address is denied if at least one of them is denied.
+
+        If `bound` is set, `::`, `0.0.0.0` and IPv6 addresses that contain `0.0.0.0` are always denied.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"

@@ -84,11 +84,11 @@ class Cut(Enum):
 
 
 class CurlExchange:
-    """A curl handle with the buffers for one fetch.
+    """A curl handle with the buffers for one fetch. From `begin` to `reset` it belongs to this fetch.
 
-    An object serves either many GETs without body and proxy, one after another, or one request of another form. Between
-    `begin` and `outcome` (or `reset`) it belongs to one fetch. Its callbacks run inside libcurl's calls. So they only
-    collect, count and refuse, and must neither raise nor use the multi handle.
+    After `reset` it can serve the next fetch. But after a request with a body, a proxy or another method than GET, it
+    must be closed. libcurl calls the callbacks (`_on_body`, ...) during a transfer. They collect data, or end the
+    transfer by their return value. They must neither raise nor use the multi handle.
     """
 
     __slots__ = (
@@ -289,8 +289,8 @@ class CurlExchange:
     def _on_header(self, line: bytes) -> int | None:
         """Collect a header line. Return None to continue the transfer, or 0 to end it.
 
-        End it if the request does not want the body (`skips_body`). But if Content-Length is at most DRAINED_BYTES,
-        continue: such a body is received and dropped.
+        Only the empty line after the last header can end it: if the request does not want the body (`skips_body`). But
+        a body with a Content-Length of at most DRAINED_BYTES is received and dropped, so the transfer continues.
         """
         self._lines.append(line)
         skips = self._request.skips_body

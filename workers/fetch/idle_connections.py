@@ -2,10 +2,10 @@
 
 - A server may close an idle connection just as a request is sent on it. The request is then lost. The time for which
   the connection was idle becomes the estimate for this server.
-- If a connection has been idle for about the estimated time, the next request uses a new connection instead.
-- Each use of a new connection for this reason raises the estimate by 1 %. So an idle connection is tried again later.
-- If the request on the idle connection succeeds, the estimate is removed. If the request is lost, the estimate is set
-  anew.
+- If a connection has been idle for more than 75 % of the estimate, the next request uses a new connection instead.
+- Each use of a new connection for this reason raises the estimate by 1 %. So after some time, a connection is used
+  again although it was idle for longer than the first estimate permitted. This use is a trial.
+- If the request of the trial succeeds, the estimate is removed. If this request is lost, the estimate is set anew.
 """
 
 from collections import OrderedDict

@@ -30,10 +30,10 @@ class _PooledFetcher:
 
 @dataclass(frozen=True, slots=True)
 class _Under:
-    """A `Fetcher` under one set of egress rules.
+    """A handle through which a crawl fetches under its egress rules. It has no connections itself.
 
-    It passes each fetch to the pool `fetchers`, and has no connections itself. `key`: the text of the rules, by which
-    the pool finds the open fetcher for them.
+    The handle can be used like any `Fetcher`. It passes each fetch to the pool `fetchers`. The pool opens a real
+    fetcher for the rules, or finds the open one by `key`, the text of the rules.
     """
 
     fetchers: "FetcherPool"
@@ -52,7 +52,7 @@ class _Under:
 
 
 class FetcherPool:
-    """The open fetchers, one for each set of egress rules.
+    """The open fetchers, one for each set of egress rules. A crawl uses them through a handle, which `under` returns.
 
     Above `MAX_FETCHERS` open fetchers, the least recently used ones are closed. Fetchers with a fetch under way are
     counted, but never closed for this limit.
@@ -78,7 +78,7 @@ class FetcherPool:
         return len(self._open)
 
     def under(self, rules: EgressRules) -> _Under:
-        """Return a fetcher that connects only where `rules` allow. Its resources are opened at the first fetch."""
+        """Return a handle that connects only where `rules` allow. Its first fetch opens a fetcher, if none is open."""
         within = replace(rules, excluded=lambda address: self._exclusions().of_address(address))
         return _Under(self, within, repr(rules))
 
@@ -117,11 +117,9 @@ class FetcherPool:
                 await self._close(self._idle()[: len(self._open) - MAX_FETCHERS])
 
     async def keep(self, used: Collection[Fetcher]) -> None:
-        """Close the open fetchers that no crawl needs any more, except those with a fetch under way.
+        """Close the open fetchers whose egress rules no crawl uses any more, except those with a fetch under way.
 
-        `used`: the fetchers that the crawls in use have got from the pool's method `under`. Each of them only holds a
-        crawl's egress rules and passes its fetches to an open fetcher. An open fetcher is needed if one of `used` has
-        the same rules.
+        `used`: for each crawl in use, the handle that the method `under` returned for its egress rules.
         """
         keys = {under.key for under in used if isinstance(under, _Under)}
         await self._close([key for key in self._idle() if key not in keys])

@@ -202,9 +202,10 @@ def _declared_by_meta(attributes: dict[bytes, bytes]) -> str | None:
 
 
 def _of_ascii_markup(label: bytes) -> str | None:
-    """Return the codec for a label that was read as ASCII. None for an unknown label.
+    """Return the codec for the encoding that a page names in its own markup. Return None if it is unknown.
 
-    UTF-16 becomes UTF-8, because the markup of a UTF-16 page cannot be read as ASCII.
+    If `label` names UTF-16, the label is wrong, and the codec for UTF-8 is returned. The label was found by searching
+    for ASCII text, which a page that really is UTF-16 does not have.
     """
     codec = codec_of(label.decode("latin-1"))
     return "utf-8" if codec in ("utf-16-be", "utf-16-le") else codec

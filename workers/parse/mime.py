@@ -22,7 +22,9 @@ class Media(StrEnum):
 
 
 XHTML_TYPES: Final = frozenset(("application/xhtml+xml", "application/vnd.wap.xhtml+xml"))
-"""Types of HTML in which `<script/>` and similar elements are empty."""
+"""Types of HTML that is parsed like XML: `<script/>` is a complete script element without content.
+
+In other HTML the `/` is ignored, so `<script/>` only begins a script."""
 
 HTML_TYPES: Final = frozenset(("text/html",)) | XHTML_TYPES
 XML_TYPES: Final = frozenset(("text/xml", "application/xml"))

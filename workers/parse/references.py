@@ -15,7 +15,10 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
     """Return the value of an attribute as text: decoded from `codec`, character references resolved, line ends LF.
 
-    Invalid bytes become U+FFFD. `separator` replaces each NUL. Pass NUL to keep each NUL.
+    Invalid bytes become U+FFFD, and so does each NUL.
+
+    To convert many values by one call, join them by NUL, pass NUL as `separator`, and split the result at NUL. Any
+    other `separator` replaces each NUL.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:

@@ -46,10 +46,11 @@ _SPACES: Final = " \t\n\f\r"
 
 
 def requisites_of(html: bytes, charset: str) -> Iterator[str]:
-    """Yield the references to requisites of a page in the Python codec `charset`, in order, with repeats.
+    """Yield the URLs of the requisites that the page `html` names, as written there, in order, with repeats.
 
-    `data:` URLs and references within the page are left out. The query of a URL in an attribute is encoded in the
-    page's encoding, as in links. The query of a `url()` in CSS stays unchanged.
+    `charset` is the Python codec in which the page is encoded. `data:` URLs and references within the page are left
+    out. The query of a URL in an attribute is encoded in the page's encoding, as in links. The query of a `url()` in
+    CSS stays unchanged.
     """
     html, encoding = html[:MAX_REQUISITE_BYTES], query_codec(charset)
     if not is_ascii_based(charset):
