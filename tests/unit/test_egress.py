@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.domain.crawl.spec_parse import parse_spec
@@ -71,7 +71,20 @@ def test_a_carried_address_is_judged_like_the_address_itself(inner: IPv4Address)
             assert bool(RULES.verdict(form)) == bool(RULES.verdict(inner)), form
 
 
-@given(st.ip_addresses())
+isatap = st.builds(
+    lambda network, universal, inner: IPv6Address(
+        int(network) >> 64 << 64 | universal << 57 | 0x5EFE << 32 | int(inner)
+    ),
+    st.ip_addresses(v=6),
+    st.booleans(),
+    st.ip_addresses(v=4),
+)
+
+
+@given(st.ip_addresses() | isatap)
+@example(ip_address("fd00::5efe:808:808"))
+@example(ip_address("fe80::200:5efe:808:808"))
+@example(ip_address("ff02::5efe:808:808"))
 def test_what_is_not_global_by_the_registries_is_never_open(address: IPv4Address | IPv6Address) -> None:
     if not address.is_global and not (isinstance(address, IPv6Address) and address.ipv4_mapped):
         carried = isinstance(address, IPv6Address) and (address.sixtofour or address.teredo)

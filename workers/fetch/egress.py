@@ -2,7 +2,7 @@
 
 The defaults allow only ordinary public unicast addresses. They deny the special-purpose registries of IANA (RFC 6890
 and its updates) and the metadata services of cloud providers. An IPv6 address that carries an IPv4 address is judged by
-the IPv4 address. An operator opens networks with `allow`.
+the IPv4 address too. An operator opens networks with `allow`.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Network, ip_network
 from typing import Final, Protocol
 
-from shared.domain.web.addresses import Address, Network, embedded
+from shared.domain.web.addresses import Address, Network, embedded, translated
 from shared.domain.web.fetch import CLUSTER_ENDPOINT
 
 _SPECIAL: Final = """
@@ -95,7 +95,8 @@ class EgressRules:
         An IPv6 address may contain IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP):
 
         - If `allow` opens the IPv6 address itself, the IPv6 address is allowed.
-        - Otherwise its IPv4 addresses decide. The IPv6 address is denied if at least one of them is denied.
+        - Otherwise it is denied if at least one of its IPv4 addresses is denied. An ISATAP address is in an ordinary
+          IPv6 network, so it is also denied if that network is denied.
 
         If `bound` is set, `::`, `0.0.0.0` and IPv6 addresses that contain `0.0.0.0` are always denied.
         """
@@ -103,11 +104,10 @@ class EgressRules:
             return "unspecified"
         if _within(address, self.allow) and (self.bound is None or _within(address, self.bound)):
             return None
-        carried = tuple(embedded(address))
-        for inner in carried:
+        for inner in embedded(address):
             if reason := self.verdict(inner):
                 return f"{reason}, as {inner}"
-        if carried:
+        if translated(address):
             return None
         for network, reason in self.deny:
             if address in network:

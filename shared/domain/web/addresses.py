@@ -16,16 +16,26 @@ def embedded(address: Address) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses that an IPv6 address contains or tunnels to. Yield nothing for IPv4, `::` and `::1`."""
     if isinstance(address, IPv4Address):
         return
+    yield from translated(address)
     number = int(address)
-    low = IPv4Address(number & 0xFFFFFFFF)
-    if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and number > 1):
-        yield low
-    elif address.sixtofour is not None:
-        yield address.sixtofour
-    elif address.teredo is not None:
-        yield from address.teredo
     if (number >> 32) & 0xFFFFFFFF in _ISATAP:
-        yield low
+        yield IPv4Address(number & 0xFFFFFFFF)
+
+
+def translated(address: Address) -> tuple[IPv4Address, ...]:
+    """Return the IPv4 addresses of an IPv6 address whose network exists only to reach IPv4 addresses.
+
+    These are mapped, compatible, NAT64, 6to4 and Teredo addresses. Return () for every other address, also
+    for an ISATAP address: it contains an IPv4 address, but it is in an ordinary IPv6 network.
+    """
+    if isinstance(address, IPv4Address):
+        return ()
+    number = int(address)
+    if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and number > 1):
+        return (IPv4Address(number & 0xFFFFFFFF),)
+    if address.sixtofour is not None:
+        return (address.sixtofour,)
+    return address.teredo or ()
 
 
 def parse_address(text: str) -> Address | None:
