@@ -185,7 +185,7 @@ def reconcile(
 def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
     """Return True if the crawl has used up its `budget.max_seconds`, given as `max_ms` (None: no limit).
 
-    `now`: the present value of each pool's clock, in ms. The crawl's used time is computed from the clock of its pool.
+    `now`: by pool, the value of the pool's clock in ms. It counts the time in which the pool can work on crawls.
     """
     return max_ms is not None and active_ms(row, now) >= max_ms
 

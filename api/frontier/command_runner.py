@@ -177,12 +177,10 @@ class CommandRunner:
         Return False in these cases:
 
         - This owner does not use the wider scope yet.
-        - The crawl has leases of an earlier spec revision.
+        - The crawl has leases of an earlier spec revision. If no worker has begun any of them, this call ends up to
+          `_LEASES_AT_ONCE` of them. Otherwise it ends none.
         - The next chunk must read pages, and this master cannot read the archive.
         - SQL cannot be read now.
-
-        The preparation concerns the leases of an earlier revision. If workers have begun none of these leases, this
-        call ends some of them (at most `_LEASES_AT_ONCE`), and a later call the rest.
         """
         # Links of pages that are stored from then on are judged by the wider scope, so those pages need not be read.
         own = self._own

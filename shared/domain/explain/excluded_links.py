@@ -210,8 +210,8 @@ def decoded(row: str | None, *, every: bool = False) -> dict[str, int]:
     - Without `every`, return only the counts of excluded links by reason: `{"depth": 3}`.
     - With `every`, return all entries: `{"depth": 3, "unlisted": 2, "scope": 7}`.
 
-    The two further keys are no reasons. UNLISTED (`unlisted`) counts the links that the archive did not store. The
-    value of SCOPE (`scope`) is a revision of the spec (`earliest_judging_revision`).
+    In the example, 3 links were excluded because of their depth, and 2 links are not in the archive (UNLISTED). The
+    value 7 of SCOPE is no count: it is the revision of the spec that judged the links.
     """
     counts: dict[str, int] = {}
     for entry in (row or "").split(";"):

@@ -26,10 +26,10 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""Limits the growing pauses between attempts to reach a host: no pause exceeds `retry.outage_s` / PROBES seconds.
+"""About how often a host that cannot be reached is tried at least before it is given up.
 
-For example, with `retry.outage_s` 86,400 the longest pause is 8,640 seconds. So the host is tried some ten times or
-more before it is given up. If the first pause is longer than the limit, all pauses have the length of the first."""
+The pauses between the attempts grow up to `retry.outage_s` / PROBES seconds. Example: 8,640 seconds for an `outage_s`
+of 86,400. If already the first pause is longer, all pauses are as long as the first."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0

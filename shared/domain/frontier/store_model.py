@@ -361,7 +361,9 @@ def with_context(link: DiscoveredLink, context: SeedContext) -> LinkWithContext:
 
 
 class ProducerMark(Struct, frozen=True):
-    """The number of a message among the discoveries that one producer sends to a partition for one crawl.
+    """Identifies one message with discovered URLs, so that a message that comes twice is applied once.
+
+    A producer numbers its messages to each partition and crawl.
 
     - `producer`: the name of the sender of these messages, such as a worker in one week, or one upload of seeds.
     - `n`: the number of the message, from 1.

@@ -27,9 +27,9 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 
 
 class Stamp(NamedTuple):
-    """A value to detect changes of a crawl. While two stamps are equal, the API shows the same of the crawl.
+    """What to compare to detect changes of a crawl. If a later stamp of the crawl is equal, the API shows no change.
 
-    `version`: as in DeclaredCrawl.
+    `version`: grows with every change that an operator makes, as in DeclaredCrawl.
     """
 
     crawl_id: CrawlId
