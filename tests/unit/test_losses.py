@@ -85,7 +85,7 @@ def test_links_that_no_spec_follows_come_last_and_advise_nothing() -> None:
 def test_links_that_an_earlier_scope_left_out_need_no_other_one(reason: str) -> None:
     """They were told with `--scope domain`, which is narrower than the scope that follows them."""
     wide = parse_spec({"seeds": ["http://a.test/"], "scope": {"mode": "any"}})
-    losses = of({reason: 2}, **{reason: TWIN})
+    losses = of({reason: 2}, None, **{reason: TWIN})
     assert losses.links(wide)[0].endswith("; the present scope follows them")
     assert (losses.ways(wide), losses.ways(SPEC) != []) == ([], True)
 
