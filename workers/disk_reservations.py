@@ -65,11 +65,9 @@ class DiskReservations:
     async def level(self) -> FillLevel | None:
         """Measure the disk and return its fill level. Return None if the level is unknown.
 
-        The level shows if the worker may take a further visit. So the result counts the space for one more answer of
-        the largest size as claimed. The reservations of running visits are not subtracted from the free space.
-
-        Example: 10 GB of the disk are free, visits have reserved 3 GB, and the largest answer may need 1 GB. Then the
-        result has 9 GB free.
+        The free space of the result is the disk's free space minus the space for one answer of the largest size. It
+        ignores what running visits have reserved. Example: 10 GB of the disk are free, visits have reserved 3 GB, and
+        the largest answer may need 1 GB. Then the result has 9 GB free.
         """
         if self._gauge is None:
             return None

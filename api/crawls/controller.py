@@ -431,7 +431,7 @@ class CrawlController:
 
 
 async def _all(steps: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all steps, even after Permanent (logged) or ResourceFull (raised after the last). Raise others at once."""
+    """Run all steps. Log Permanent errors. Raise ResourceFull after the last step, and other errors at once."""
     full = None
     for step in steps:
         try:

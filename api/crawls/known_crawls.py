@@ -168,11 +168,10 @@ class KnownCrawls:
         self._unchecked.update(crawl_ids)
 
     def pools(self) -> Mapping[str, int]:
-        """Return the clocks of the pools whose clock must run now, each with its present value in ms.
+        """Return the pools in which at least one crawl is worked on now, each with its clock's value in ms.
 
-        The clock of a pool must run while it measures the active time of at least one crawl. The caller adds the time
-        that has passed. Example: `{"default": 60_000}` means that only the clock of the pool "default" must run, and
-        that this clock shows 60 s so far.
+        The caller lets these clocks advance by the time that has passed. Example: `{"default": 60_000}` means that only
+        the clock of the pool "default" advances, and that it shows 60 s so far.
         """
         return {pool: ms for pool, ms in self.clocks.items() if self._in_pool[pool]}
 

@@ -58,12 +58,12 @@ class Sweep:
     async def once(self) -> None:
         """Run all repair steps once:
 
-        - read queues into memory that are only in SQL
+        - read the queues that are in SQL but not in memory
         - end leases that no worker will resume
         - publish shards again that the broker may have lost
         - remove hosts without URLs from memory
         - delete applied reports from the stream
-        - drop shards without a lease from the broker
+        - remove shards that have no lease from the broker's streams
         """
         await self._refill()
         await _unless_full(self._reclaim)

@@ -1,7 +1,8 @@
 """Limits that are checked before a request reaches a route.
 
-The size of a request body is counted as it is read, even if Content-Length is wrong. A compressed body is refused,
-because only uploads of seeds are decompressed. NUL in the path or query is refused, because no database stores it.
+The size of a request body is counted as it is read, even if Content-Length is wrong. Compressed bodies
+are refused, except for uploads of seeds, which are decompressed. NUL in the path or query is refused, because no
+database stores it.
 """
 
 import re

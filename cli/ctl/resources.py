@@ -51,8 +51,8 @@ class ResourceKind:
     - `filters`: the options of `get` that filter the list.
     - `single`: the API path of one resource, to which its name is appended, such as `.../lookup?url=`. None: the name
       is appended to the list's path, after a slash. Empty: the API has only the list.
-    - `within`: the field that contains the columns' values in the answer for one resource, such as `host`. Empty: the
-      values are at the top level of the answer.
+    - `within`: in the API's answer for one resource, the field with the values of `columns`, such as `host`. Empty: the
+      answer itself has these values.
     """
 
     name: str

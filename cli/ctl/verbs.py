@@ -139,7 +139,7 @@ def _carried_out(verb: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def _uncertain(name: str) -> str:
-    """Return the error message for a `retry-failed` whose answer was lost, so that it may have been applied."""
+    """Return the error message for a `retry-failed` whose answer was lost. The master may have applied it."""
     return (
         f"the answer to retry-failed was lost, and crawl {name} has changed since, so its failed URLs may be queued "
         f"already. `orb ctl get urls -c {name} --state failed` lists those that are not; `orb ctl get audit --target "

@@ -1,6 +1,6 @@
 """The code of forked processes: the fork server itself, and the start of a role (a master or worker) that it forks.
 
-"The command" is the `orb` process, such as `orb crawl`, that started the fork server and asks it for roles.
+In this module, "the command" is the `orb` process, such as `orb crawl`, that started the fork server.
 
 The fork server only imports modules. Before each fork, `_check` verifies that the fork server has one thread and no
 unexpected file descriptors. A role gets its own session, environment, output and command line. Python seeds

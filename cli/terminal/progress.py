@@ -1,4 +1,6 @@
-"""Ways to show the progress of a run: messages only, or plain lines. The live display is in display.py."""
+"""Ways to show the progress of a run: only messages, or also a line every few seconds.
+
+The live display is in display.py."""
 
 import sys
 import time

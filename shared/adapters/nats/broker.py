@@ -244,7 +244,7 @@ class NatsBroker:
         return message
 
     async def _store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> int | ApiError:
-        """Store a message in its stream. Record in `_storage_health` if the stream works or cannot write.
+        """Store a message in its stream. Also record in `_storage_health` whether the stream stored it or refused it.
 
         Return the message's sequence or the server's error. Raise Transient if the server does not answer.
         """

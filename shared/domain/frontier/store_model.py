@@ -267,10 +267,10 @@ class MessageDeadLetter(Struct, frozen=True):
 
 
 QueueEnd = tuple[CrawlId, HostId, UrlState, str]
-"""An order to give up the URLs of a queue, as (crawl, host, state, reason).
+"""A host queue whose URLs are given up, as (crawl, host, state, reason).
 
-The queued and waiting URLs of this crawl on this host get the state (FAILED or EXCLUDED) and the reason. EXCLUDED
-spares some URLs, such as stored pages that wait for their next fetch."""
+The queued and waiting URLs of this crawl on this host get the state (FAILED or EXCLUDED) and the reason. With EXCLUDED,
+URLs of stored pages that wait for their next fetch do not change."""
 
 
 class Changes(Struct):

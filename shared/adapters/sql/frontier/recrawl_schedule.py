@@ -89,10 +89,11 @@ def schedule(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _step(connection: Connection, command: CommandRun, keys: dict[str, Any], counts: dict[str, int]) -> None:
-    """Change the due times of pages and sitemaps among the next URLs of one host. Add counter changes to `counts`.
+    """Change the due times of pages and sitemaps in one step: a range of URLs of one host. Add to `counts`.
 
     If `every_ms` of the command is above 0, done pages become due `every_ms` after their last fetch. If it is 0, pages
-    that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds of the step.
+    that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds of the range.
+    `counts`: changes of the crawl's counters.
     """
     every_ms, dialect = int(str(command.args["every_ms"])), connection.dialect.name
     keys = keys | {"number": command.number}
