@@ -19,7 +19,9 @@ STALE_AFTER_S = 5.0
 """A worker whose status is older counts as gone: its capacity is not used."""
 
 AHEAD = 2
-"""Shards sent out for each visit that a worker could begin now. Above 1, so that no worker waits for the owner."""
+"""How many shards are sent out for each visit that the workers could begin now.
+
+With 2, a worker that has ended a visit finds the next shard in the broker, and does not wait for the owner."""
 
 
 class _Worker(Struct):

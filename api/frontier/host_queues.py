@@ -18,9 +18,9 @@ host then enters B's line, too, and stays in A's line. If A may not dispatch at 
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- Each crawl has a limit for the shards of a host that are out at once. The shards of all crawls count. A new shard
-  must keep the limits of its own crawl and of each crawl that has a shard of the host out. Example: the limit of crawl
-  A is 1, and the limit of crawl B is 3. While a shard of A is out, no shard of B is leased.
+- A crawl limits how many shards of a host are out at once while a shard of the crawl is one of them. Example: the
+  limit of crawl A is 1, and the limit of crawl B is 3. Without A, three shards of B are out at once. While a shard of A
+  is out, no shard of B is leased.
 - A queue with URLs is in one of two states: it waits for its turn at the host, or its host is in the crawl's line. So a
   host may be in the lines of several crawls, once for each queue.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
@@ -228,7 +228,7 @@ class HostQueues:
         - Lease URLs of the queue (`acquire`, then `record_lease`).
         - Put the queue back (`defer` or `reschedule`).
 
-        After the last queue of a pass, the caller calls `lines.settle`.
+        After the last queue, the caller calls `lines.settle`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:

@@ -236,7 +236,7 @@ def _peer_of(scope: Scope) -> Peer:
 
 
 def standing(scope: Scope, catalog: Catalog, clock: Clock) -> Callable[[], Awaitable[bool]]:
-    """Return an async function that returns True while the identity of this request is still accepted from its peer.
+    """Return an async function that returns True while the identity of this request is still accepted.
 
     A streaming response calls that function repeatedly, because a key may be revoked or expire meanwhile. If the
     database does not answer, the function returns True.

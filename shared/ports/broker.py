@@ -93,7 +93,7 @@ class VisitOrigin(Struct, frozen=True):
 
 
 class StoredVisit(Struct, frozen=True):
-    """A URL shard as stored in its pool's queue. `sequence` grows with each shard of the same host and slot."""
+    """A URL shard as stored in its pool's queue. `sequence`: its number in the queue's stream."""
 
     sequence: int
     data: bytes

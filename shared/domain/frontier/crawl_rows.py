@@ -18,9 +18,8 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: the crawl's active time at the moment when the row was read.
     - `active_pool`: the pool whose clock now measures the active time. None: the active time does not grow now.
-    - `active_zero_ms`: an offset, to compute the active time later without another read of the row. The active time is
-      the present value of the pool's clock minus this offset. For example, the clock is 9,000 and the offset is 6,000:
-      the active time is 3,000 ms. The offset is 0 without a pool.
+    - `active_zero_ms`: the clock's value minus the active time, to compute the active time later. For example, if it is
+      6,000 and the clock shows 9,000 now, the active time is 3,000 ms. It has no meaning without `active_pool`.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.

@@ -108,6 +108,8 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
 def is_unchanged(url: LeasedUrl, visited: Visited) -> bool:
     """Return True if the fetch found the stored page unchanged: the same digest, or the same content mark.
 
+    The content mark is a hash of the page's text or items. It does not change if only the markup changes.
+
     After a 304, `visited.digest` must be the digest of the stored payload. Return False if nothing is stored.
     """
     last = url.last

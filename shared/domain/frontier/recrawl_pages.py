@@ -230,8 +230,8 @@ class AdaptiveSchedule(Struct, frozen=True):
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. The greater the
-          share, the longer is the wait.
+        - `followed`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. A sign makes
+          the page due sooner, so the wait is longer for a greater share.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
