@@ -73,19 +73,21 @@ class Code:
             "127.0.0.1:0",
         ]
         with subprocess.Popen(line, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            assert process.stdout is not None
-            if not process.stdout.readline():
-                raise RuntimeError(f"{line} ended with {process.wait()}")
-            ready_s = time.monotonic() - started
-            command = psutil.Process(process.pid)
-            ready = used(command), ready_s
-            share = 0.0
-            if idle_s:
-                time.sleep(_SETTLE_S)
-                before, begun = used(command), time.monotonic()
-                time.sleep(idle_s)
-                share = (used(command) - before) / (time.monotonic() - begun)
-            process.send_signal(signal.SIGINT)
+            try:
+                assert process.stdout is not None
+                if not process.stdout.readline():
+                    raise RuntimeError(f"{line} ended with {process.wait()}")
+                ready_s = time.monotonic() - started
+                command = psutil.Process(process.pid)
+                ready = used(command), ready_s
+                share = 0.0
+                if idle_s:
+                    time.sleep(_SETTLE_S)  # what a start leaves to do is not idle
+                    before, begun = used(command), time.monotonic()
+                    time.sleep(idle_s)
+                    share = (used(command) - before) / (time.monotonic() - begun)
+            finally:
+                process.send_signal(signal.SIGINT)
         return ready, share
 
 
