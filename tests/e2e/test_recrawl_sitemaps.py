@@ -88,7 +88,10 @@ def test_lying_sitemap_makes_no_page_due_sooner(tmp_path: Path) -> None:
         orb("crawl", "--out", folder, "--refresh", "--json")
         assert site.taken() == [SITEMAP]
         assert rows(folder, "SELECT url, rank FROM urls WHERE flags & 1 ORDER BY url") == before
-        signed = rows(folder, "SELECT u.url, f.recrawl FROM urls u JOIN fetches f ON f.fingerprint = u.fingerprint")
+        signed = rows(
+            folder,
+            "SELECT u.url, f.recrawl FROM urls u JOIN fetches f ON f.fingerprint = u.fingerprint WHERE flags & 1",
+        )
         told = {url for url, history in signed if history is not None and decoded(history, 0).signalled}
         assert told == {f":{path}" for path in PATHS[:5]}, "the next comparisons judge the signs"
 
@@ -117,16 +120,21 @@ def test_new_page_of_a_sitemap_is_found_and_ends_its_quiet_time(tmp_path: Path) 
     folder = tmp_path / "site.crawl"
     with serving() as site:
         stored(site, folder, "{policy: fixed, min_s: 1, max_s: 8640000}")
-        place = "SELECT f.recrawl FROM urls u JOIN fetches f USING (fingerprint) WHERE u.url LIKE '%sitemap.xml'"
+        place = (
+            "SELECT u.rank, f.recrawl FROM urls u JOIN fetches f USING (fingerprint) WHERE u.url LIKE '%sitemap.xml'"
+        )
         quiet = []
-        for n in range(2):
-            time.sleep(2.1 * INTERVAL_S)
+        for n in range(3):
+            ((due_ms, _),) = rows(folder, place)
+            time.sleep(max(due_ms / 1000 - time.time(), 0) + 0.1 * INTERVAL_S)
             if n == 1:
-                PATHS_WITH_NEW = [*PATHS, "/new"]
                 site.pages["/new"] = page("new")
-                site.pages["/sitemap.xml"] = "\n".join(f"{site.url}{path}" for path in PATHS_WITH_NEW)
+                site.pages["/sitemap.xml"] = "\n".join(f"{site.url}{path}" for path in [*PATHS, "/new"])
             orb("crawl", "--out", folder, "--refresh", "--json")
-            ((history,),) = rows(folder, place)
+            ((_, history),) = rows(folder, place)
             quiet.append(decoded(history, 0).quiet)
-        assert quiet == [1, 0]
+        assert (quiet[0], quiet[2]) == (1, 1)
+        assert quiet[1] in (0, 2), (
+            "0: the link was stored before the outcome. 2: after it, and the next fetch counts it"
+        )
         assert ("new", "/new", 1) in changes(folder)

@@ -152,8 +152,43 @@ def test_sitemap_waits_twice_as_long_after_each_quiet_fetch_and_ends() -> None:
         waits.append((verdict.rank - NOW_MS) // HOUR_MS)
         assert verdict.flags & REVISIT
         url.last = replace(url.last, history=verdict.history)
-    assert waits == [2, 4, 8, 16, 24, 24]
+    assert waits == [2, 4, 8, 16, 24, 24, 24], "the last one waits for links that are stored after their outcome"
     assert (verdict.reason, verdict.flags & REVISIT, verdict.history.rate) == (QUIET, 0, 0)
+
+
+SAME, OTHER = visited(200, b"d" * 20), visited()
+
+
+def judged_again(fetches: list[tuple[Visited, bool]], max_quiet: int) -> list[tuple[UrlState, int]]:
+    """Return the state and the number of quiet fetches after each fetch of one sitemap (what it got, found)."""
+    url, seen = sitemap(), []
+    for fetch, found in fetches:
+        verdict = judge_sitemap(RULES, max_quiet, url, fetch, DONE, NOW_MS, found=found, pages=5)
+        assert verdict.history is not None
+        assert url.last is not None
+        url.last = replace(url.last, history=verdict.history)
+        seen.append((verdict.state, verdict.history.quiet))
+    return seen
+
+
+def test_links_stored_after_the_outcome_of_their_sitemap_count_at_its_next_fetch() -> None:
+    fetches = [(SAME, False), (OTHER, False), (SAME, True), (SAME, True)]
+    assert [quiet for _, quiet in judged_again(fetches, 10)] == [1, 2, 1, 2], "the second fetch was not quiet"
+    assert [quiet for _, quiet in judged_again([(SAME, False), (OTHER, True), (SAME, True)], 10)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("max_quiet", [1, 2, REMEMBERED])
+def test_sitemap_is_not_done_before_late_links_of_its_last_fetch_can_count(max_quiet: int) -> None:
+    ended = (UrlState.DONE, max_quiet)
+    assert judged_again([(SAME, False)] * max_quiet, max_quiet)[-1] == ended
+    last_differs = [(SAME, False)] * (max_quiet - 1) + [(OTHER, False)]
+    late = judged_again([*last_differs, (SAME, True)], max_quiet)
+    if max_quiet < REMEMBERED:
+        assert late[-2:] == [(UrlState.WAITING, max_quiet), (UrlState.DONE if max_quiet == 1 else UrlState.WAITING, 1)]
+        assert judged_again([*last_differs, (SAME, False)], max_quiet)[-1] == (UrlState.DONE, max_quiet + 1)
+        assert judged_again([(OTHER, False)] * (max_quiet + 1), max_quiet)[-1][0] is UrlState.DONE
+    else:
+        assert late[-2] == ended, "a history of so many fetches cannot count one more"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ class PageHistory(Struct, frozen=True):
       which the sitemap is fetched. 0 if there is no rate.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
-    - `signalled`: a sign of change came after the last fetch.
+    - `signalled`: for a page: a sign of change came after the last fetch. For a sitemap: the last fetch got different
+      content, but nothing new was stored from it yet when it was judged.
     - `followed`: the share of the page's future changes that is expected to have a sign. It is a number from 0 (none)
       to 255 (all). For example, 128 is about half.
     - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`

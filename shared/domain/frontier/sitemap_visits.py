@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
-from shared.domain.frontier.page_history import FETCHED_ONCE, QUIET, PageHistory
+from shared.domain.frontier.page_history import FETCHED_ONCE, QUIET, REMEMBERED, PageHistory
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, retried
 from shared.domain.frontier.recrawl_pages import AdaptiveSchedule
 from shared.domain.frontier.signals import sitemap_code, sitemap_wait_ms
@@ -50,6 +50,9 @@ def judge_sitemap(
     - `found` is True: since the previous fetch of this sitemap, any sitemap of the host (this one or another one)
       listed a new URL or a later date of a page.
 
+    The links of a fetch may be stored after its outcome is judged. So a fetch that got different content but found
+    nothing new is judged again at the next fetch (`PageHistory.signalled`). The sitemap is not done before that.
+
     Arguments:
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
@@ -72,8 +75,13 @@ def judge_sitemap(
     else:
         read = visited.status == 200 and not unchanged
         finding = Finding.CHANGED if read else Finding.UNCHANGED if unchanged else Finding.FAILED
-        history = url.last.history.after(changed=read and found, now_ms=now_ms, mark=b"")
-    if history.quiet >= max_quiet:
+        before = url.last.history
+        if before.signalled and found:
+            before = replace(before, changes=before.changes | 1)
+        history = replace(before.after(changed=read and found, now_ms=now_ms, mark=b""), signalled=read and not found)
+    # One more fetch judges this one again, but a history of REMEMBERED quiet fetches cannot count it.
+    postponed = history.signalled and history.quiet == max_quiet < REMEMBERED
+    if history.quiet >= max_quiet and not postponed:
         return PageVerdict(finding, UrlState.DONE, 0, 0, QUIET, flags, replace(history, rate=0))
     if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
         wait_ms = adaptive.sitemap_wait_ms(interval, history.quiet, pages)
