@@ -153,5 +153,5 @@ def test_dates_of_largest_sitemap_cost_little_processor_time() -> None:
     """1.5 s of CPU are wanted on a quiet machine; the rest is for slow ones. Each entry has a date of its own."""
     dates = {f"http://a.example/part-{n % 97}/item-{n}?a=1&amp;b={n}": iso(NOW_S - 37 * n) for n in range(MAX_ENTRIES)}
     body, made = gzip.compress(dated(dates)), crawl()
-    assert least_cpu_s(lambda: reading_at(body, crawl=made, at_ms=NOW_S * 1000), enough=1.2) < 2.2
+    assert least_cpu_s(lambda: reading_at(body, crawl=made, at_ms=NOW_S * 1000), enough=2.2) < 2.2
     assert len(reading_at(body, crawl=made, at_ms=NOW_S * 1000).lastmods) == MAX_ENTRIES

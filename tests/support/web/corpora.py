@@ -38,7 +38,8 @@ CORPORA: Final = (
         "apache2-doc",
         ("/usr/share/doc/apache2-doc/manual",),
         "/index.html",
-        "User-agent: *\nDisallow: /da/\nDisallow: /style/\n",
+        "User-agent: *\nDisallow: /style/\n"
+        + "".join(f"Disallow: /{each}/\n" for each in ("da", "es", "pt-br", "ru", "tr", "zh-cn")),
     ),
     Corpus(
         "python",
