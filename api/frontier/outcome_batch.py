@@ -19,7 +19,7 @@ from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
-    RepeatedFetch,
+    RecrawlFetch,
     adaptive_schedule,
     broken_off,
     count_losses,
@@ -260,7 +260,7 @@ class OutcomeBatch:
         if recrawl is not None and (page or url.last is not None or result.entries > 0):
             adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
             of = (crawl, recrawl, place, url, result, decision, page, held.row.spec, self.now_ms)
-            made = RepeatedFetch(*of, adaptive).verdict(self.changes, self.hosts.queue(*_key(held)))
+            made = RecrawlFetch(*of, adaptive).verdict(self.changes, self.hosts.queue(*_key(held)))
             if page and made.finding is Finding.NEW:
                 self._stored(held, result.size)
             self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)

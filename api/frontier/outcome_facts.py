@@ -276,7 +276,7 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
     return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None
 
 
-class RepeatedFetch(Struct):
+class RecrawlFetch(Struct):
     """One fetch of a URL, in a crawl whose spec lets URLs be fetched again. The URL's first fetch is included.
 
     - `place`: crawl, host and fingerprint of the URL.
