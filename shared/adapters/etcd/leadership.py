@@ -18,7 +18,7 @@ from shared.runtime.retry import until_answered
 from shared.runtime.supervise import Tasks
 
 
-class Sign(Protocol):
+class LeaderSession(Protocol):
     """An etcd session, reduced to the members that EtcdLeadership uses.
 
     A session is an etcd lease that this process renews. The leader's key belongs to the lease: when the lease ends,
@@ -42,7 +42,9 @@ class Sign(Protocol):
 class EtcdLeadership:
     """The leadership that a session won in etcd at `revision` (`shared.ports.coordinator.Leadership`)."""
 
-    def __init__(self, connection: EtcdConnection, clock: Clock, session: Sign, key: str, revision: int) -> None:
+    def __init__(
+        self, connection: EtcdConnection, clock: Clock, session: LeaderSession, key: str, revision: int
+    ) -> None:
         self._connection = connection
         self._clock = clock
         self._session = session
