@@ -18,7 +18,7 @@ from api.frontier.stats import OwnerStats
 from api.http.authentication import Keyring, first_key
 from api.http.deps import Services
 from api.http.forwarding import leaders_client
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.main import connected, until_signalled
 from api.master.cluster_master import ClusterMaster, ClusterSettings
 from api.members.engines import MasterEngines
@@ -243,8 +243,8 @@ def _services(
         overview=overview,
         backlog=broker,
         telling=publisher,
-        streams=OpenEventStreams(settings.event_streams),
-        exports=OpenEventStreams(settings.exports),
+        streams=StreamLimit(settings.event_streams),
+        exports=StreamLimit(settings.exports),
         body_bytes=settings.body_bytes,
         permits=Permits(settings.key_reads, settings.key_writes, settings.key_bulk),
         wrong_keys=wrong_keys,

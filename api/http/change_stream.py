@@ -15,7 +15,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from api.http.sse import PING_S, SLOW_S, Allowed, OpenEventStreams, until_revoked
+from api.http.sse import PING_S, SLOW_S, Allowed, StreamLimit, until_revoked
 from api.schemas.changes import ChangesGap, change_body
 from shared.domain.errors import Transient
 from shared.domain.reads.changes import ChangePlace, PageChangeView
@@ -53,7 +53,7 @@ class ChangeStream(Response):
         after: ChangePlace,
         gap: ChangesGap | None,
         *,
-        streams: OpenEventStreams,
+        streams: StreamLimit,
         allowed: Allowed,
     ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no"})

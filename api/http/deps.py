@@ -21,7 +21,7 @@ from api.http.cached_reads import CachedCrawlReads
 from api.http.errors import MEDIA_TYPE, ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.limits import BODY_BYTES
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.members.control_plane import ControlPlane
 from api.members.member_stats import MemberStats
 from api.schemas.model import ANYTHING
@@ -88,7 +88,7 @@ class Services:
     overview: Overview
     backlog: Backlog
     telling: EventPublisher
-    streams: OpenEventStreams = field(default_factory=OpenEventStreams)
+    streams: StreamLimit = field(default_factory=StreamLimit)
     roster: MemberStats = field(default_factory=MemberStats)
     tuning: Callable[[], MasterTuning] = MasterTuning
     wanted: Callable[[], DesiredState] = lambda: NOTHING_SAID
@@ -99,7 +99,7 @@ class Services:
     registry: "CollectorRegistry | None" = None
     archive: PageArchive | None = None
     shown: CachedCrawlReads = field(default_factory=CachedCrawlReads)
-    exports: OpenEventStreams = field(default_factory=OpenEventStreams)
+    exports: StreamLimit = field(default_factory=StreamLimit)
     body_bytes: int = BODY_BYTES
     permits: Permits = field(default_factory=Permits)
     wrong_keys: WrongKeys = field(default_factory=WrongKeys)

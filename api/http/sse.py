@@ -40,7 +40,7 @@ Last = Callable[[Event], bool]
 """Returns True if no event can follow this one."""
 
 
-class OpenEventStreams:
+class StreamLimit:
     """Limits how many long responses this master sends at the same time: at most `max_count`.
 
     A master has two instances of this class. The first limits event streams. The second limits other long responses:
@@ -54,7 +54,7 @@ class OpenEventStreams:
         self._max_count = max_count
 
     def __repr__(self) -> str:
-        return f"<OpenEventStreams {self.open} of {self._max_count}{' closing' if self.closing.is_set() else ''}>"
+        return f"<StreamLimit {self.open} of {self._max_count}{' closing' if self.closing.is_set() else ''}>"
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -104,7 +104,7 @@ class EventStream(Response):
         gap: EventGap | None,
         *,
         events: Events,
-        streams: OpenEventStreams,
+        streams: StreamLimit,
         allowed: Allowed,
         last: Last,
     ) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from api.http import streamed
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.routes import exports
 from api.server.serving import address_of, listening, serving
 from cli.main import main
@@ -295,7 +295,7 @@ def test_further_exports_than_a_master_makes_at_once_are_told_to_wait(large: Pat
         async with served(large) as (us, client):
             endless = Endless(us.catalog)
             object.__setattr__(us.app.state.services, "catalog", endless)
-            exports_ = OpenEventStreams(1)
+            exports_ = StreamLimit(1)
             object.__setattr__(us.app.state.services, "exports", exports_)
             async with client.stream("GET", "/v1/crawls/large/export/urls") as response:
                 assert response.status_code == 200

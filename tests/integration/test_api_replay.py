@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from shared.adapters.sql.catalog import captures
 from shared.domain.ops.access import Role
 from tests.integration.test_api_pages import page, shelf
@@ -130,7 +130,7 @@ def test_file_beyond_the_maximum_of_open_exports_is_refused_as_busy(tmp_path: Pa
         async with shelf(tmp_path, [page("http://a.test/")]) as (_, us, client):
             [file] = (tmp_path / "archive").glob("*.warc.gz*")
             path = f"{SEGMENTS}/{file.name.removesuffix('.open')}"
-            exports = OpenEventStreams(1)
+            exports = StreamLimit(1)
             object.__setattr__(us.app.state.services, "exports", exports)
             with exports.slot():
                 for headers in ({}, {"range": "bytes=0-9"}):

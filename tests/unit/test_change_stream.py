@@ -9,7 +9,7 @@ import pytest
 
 from api.http import change_stream, sse
 from api.http.change_stream import WINDOW_MS, ChangeStream
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.routes.changes import _last
 from api.schemas.changes import ChangesGap, gap_of
 from shared.domain.errors import Transient
@@ -46,7 +46,7 @@ class Client:
     """Reads a stream until it leaves."""
 
     def __init__(self, log: Log, after: ChangePlace, *, allowed: bool = True, gap: ChangesGap | None = None) -> None:
-        self.streams = OpenEventStreams()
+        self.streams = StreamLimit()
         self.sent: list[bytes] = []
         self.leave, self.more = asyncio.Event(), asyncio.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from api.events.reader import EventCursor
 from api.http import change_stream, sse
 from api.http.change_stream import ChangeStream
-from api.http.sse import EventStream, OpenEventStreams
+from api.http.sse import EventStream, StreamLimit
 from shared.domain.reads.changes import ChangePlace, PageChangeView
 from shared.ports.broker import Delivered
 from shared.ports.events import Events, EventsState
@@ -86,13 +86,13 @@ async def followed(events: Stream, client: Client) -> None:
     cursor = EventCursor(cast(Events, events), ["events.>"], None)
     await cursor.open()
     response = EventStream(
-        cursor, None, events=cast(Events, events), streams=OpenEventStreams(), allowed=client.allowed, last=no_last
+        cursor, None, events=cast(Events, events), streams=StreamLimit(), allowed=client.allowed, last=no_last
     )
     await response({"type": "http", "path": "/stream"}, client.receive, client.send)
 
 
 async def changes_followed(client: Client) -> None:
-    response = ChangeStream(no_change, ChangePlace(1), None, streams=OpenEventStreams(), allowed=client.allowed)
+    response = ChangeStream(no_change, ChangePlace(1), None, streams=StreamLimit(), allowed=client.allowed)
     await response({"type": "http", "path": "/stream"}, client.receive, client.send)
 
 

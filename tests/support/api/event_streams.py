@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.server.serving import address_of, listening, serving
 from shared.adapters.nats import NatsBroker
 from shared.adapters.nats.jetstream import demand
@@ -100,7 +100,7 @@ class Master:
     url: str
     served: Api
     broker: NatsBroker
-    streams: OpenEventStreams
+    streams: StreamLimit
 
     @asynccontextmanager
     async def follow(self, path: str = "/v1/events", last: int | None = None, **query: Any) -> AsyncIterator[Client]:
@@ -131,7 +131,7 @@ async def masters(folder: Path, server: BrokerServer, count: int = 1, **settings
         for _ in range(count):
             broker = await stack.enter_async_context(server.broker(**settings))
             await persist(broker.events.declare)
-            streams = OpenEventStreams(max_count)
+            streams = StreamLimit(max_count)
             served = await stack.enter_async_context(api(folder / "crawl.db", broker, streams=streams))
             listener = listening("127.0.0.1:0")
             stack.callback(listener.close)

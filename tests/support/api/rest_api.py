@@ -19,7 +19,7 @@ from api.http.authentication import Keyring, first_key
 from api.http.deps import Services
 from api.http.forwarding import leaders_client
 from api.http.limits import BODY_BYTES
-from api.http.sse import OpenEventStreams
+from api.http.sse import StreamLimit
 from api.members.control_plane import ControlPlane, Members
 from api.security.key_uses import KeyUses
 from api.security.limits import WRONG_KEYS, WrongKeys
@@ -159,7 +159,7 @@ async def api(
     leader: ASGIApp | None = None,
     answer_s: float = 10.0,
     archive: PageArchive | None = None,
-    streams: OpenEventStreams | None = None,
+    streams: StreamLimit | None = None,
     verify: ssl.SSLContext | bool = True,
     tuning: Callable[[], MasterTuning] = MasterTuning,
     body_bytes: int = BODY_BYTES,
@@ -196,7 +196,7 @@ async def api(
         overview=SqlOverview(threads),
         backlog=broker if isinstance(broker, NatsBroker) else away,
         telling=EventPublisher(events, clock, "m1"),
-        streams=streams or OpenEventStreams(),
+        streams=streams or StreamLimit(),
         archive=archive,
         tuning=tuning,
         wrong_keys=WrongKeys(wrong_keys),
