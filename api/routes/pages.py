@@ -165,11 +165,11 @@ def archive_of(served: Services) -> PageArchive:
 
 async def _body(served: Services, crawl: DeclaredCrawl, view: PageView, request: Request) -> Response:
     page = view.page
-    captured = partial(_captured, served, crawl, view)
-    return await stored_body(served, crawl, page.url, page.fingerprint, page.location, request, captured)
+    find_earlier = partial(_earlier_record, served, crawl, view)
+    return await stored_body(served, crawl, page.url, page.fingerprint, page.location, request, find_earlier)
 
 
-async def _not_captured(url: str) -> RecordLocation:
+async def _no_earlier_record(url: str) -> RecordLocation:
     raise Missing(f"the body of that version is stored with another capture of {url}")
 
 
@@ -180,13 +180,13 @@ async def stored_body(
     fingerprint: Fingerprint,
     place: RecordLocation,
     request: Request,
-    captured: Callable[[str], Awaitable[RecordLocation]] = _not_captured,
+    find_earlier: Callable[[str], Awaitable[RecordLocation]] = _no_earlier_record,
 ) -> Response:
     """Return the body of the archive record at `place` as a download; 304 if the client has it already.
 
     - `url`, `fingerprint`: the URL and the fingerprint of the page, from which the file's name is made.
-    - `captured` is called for a record that has no body but refers to an earlier record with the same body. It gets the
-      URL of the earlier record and returns the location of that record. By default it raises Missing.
+    - `find_earlier` is called for a record that has no body but refers to an earlier record with the same body. It gets
+      the URL of the earlier record and returns the location of that record. By default it raises Missing.
 
     Raise ApiProblem if the record cannot be read.
     """
@@ -198,7 +198,7 @@ async def stored_body(
     try:
         stored = await archive.aside(lambda: archive.body(place))
         if stored.refers_to is not None:
-            earlier = await captured(stored.refers_to[0])
+            earlier = await find_earlier(stored.refers_to[0])
             stored = await archive.aside(lambda: archive.body(earlier))
         pieces = iter(stored)
         begun, is_whole = await archive.aside(lambda: _begun(pieces))
@@ -213,7 +213,7 @@ async def stored_body(
     return Streamed(begun, _rest(archive, stored, pieces), headers=headers, media_type="application/octet-stream")
 
 
-async def _captured(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
+async def _earlier_record(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
     """Return the location of the archive record that has the body of the page `view`.
 
     The archive stores equal bodies once. Example: the pages /a and /b have the same body, and /a was fetched first. The
