@@ -53,7 +53,7 @@ class EventCursor:
         self._subjects = tuple(subjects)
         self._after = after
         self._position = 0
-        self._kept_to: int | None = None
+        self._stored_to: int | None = None
         self._stream: int | None = None
         self._reader: EventReader | None = None
         self._doubtful = False
@@ -67,14 +67,14 @@ class EventCursor:
         return self._position
 
     @property
-    def is_past_kept(self) -> bool:
+    def is_past_stored(self) -> bool:
         """True once the cursor has returned all old events that it must return: those that were stored before `open`.
 
         - With `after`: the old events are those after the sequence `after`. If there are none, the value is True as
           soon as `open` has returned.
         - With `after=None`: the cursor never returns old events, and the value is always False.
         """
-        return self._kept_to is not None and self._position >= self._kept_to
+        return self._stored_to is not None and self._position >= self._stored_to
 
     async def open(self) -> EventGap | None:
         """Start to read.
@@ -87,7 +87,7 @@ class EventCursor:
         self._position, gap = resume_position(state, self._after)
         if self._after is not None:
             newest = [await self._events.last(subject) for subject in self._subjects]
-            self._kept_to = max((each.sequence for each in newest if each is not None), default=0)
+            self._stored_to = max((each.sequence for each in newest if each is not None), default=0)
         self._reader = await self._events.read(self._subjects, self._position)
         return gap
 
@@ -120,14 +120,14 @@ class EventCursor:
         """Make the next read check for a gap. Call it after a pause, because events may have been removed meanwhile."""
         self._doubtful = True
 
-    def caught_up(self, state: EventsState) -> None:
+    def skip_others(self, state: EventsState) -> None:
         """Move the position to the last sequence in `state`, past events of other subjects.
 
         The caller must keep this order, or else events of this cursor's subjects may be skipped:
 
         1. Read `state`.
         2. Call `next`.
-        3. Only if `next` returned nothing, call `caught_up(state)`. Then all events between the position and the last
+        3. Only if `next` returned nothing, call `skip_others(state)`. Then all events between the position and the last
            sequence in `state` are of other subjects.
 
         If the stream may have been replaced, the position stays the same.

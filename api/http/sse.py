@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.events.reader import EventCursor, EventGap
 from api.http.errors import ApiProblem, ProblemKind
-from api.schemas.events import PAST_KEPT, frame, frame_of, ping
+from api.schemas.events import PAST_STORED, frame, frame_of, ping
 from shared.domain.errors import Transient
 from shared.ports.events import Events, EventsState
 from shared.runtime.supervise import Tasks
@@ -149,8 +149,8 @@ class EventStream(Response):
         The caller cancels this method if the client disconnects, its key becomes invalid, or the master stops.
         """
         gap = b"" if self._gap is None else frame_of(self._gap)[0]
-        past_kept = self._following.is_past_kept
-        await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_KEPT if past_kept else b""))
+        past_stored = self._following.is_past_stored
+        await _send(send, b"retry: %d\n\n%s%s" % (_RETRY_MS, gap, PAST_STORED if past_stored else b""))
         sent_at = time.monotonic()
         state: EventsState | None = None
         while True:
@@ -169,11 +169,11 @@ class EventStream(Response):
                     break
             if not items:
                 if state is not None and time.monotonic() - looked_at >= PING_S / 2:
-                    self._following.caught_up(state)
+                    self._following.skip_others(state)
                 frames, state = [ping(self._following.position)], None
-            if not past_kept and self._following.is_past_kept:
-                past_kept = True
-                frames.append(PAST_KEPT)
+            if not past_stored and self._following.is_past_stored:
+                past_stored = True
+                frames.append(PAST_STORED)
             sent_at = time.monotonic()
             try:
                 async with asyncio.timeout(SLOW_S):

@@ -82,7 +82,7 @@ def frame(name: str, data: bytes, sequence: int | None = None) -> bytes:
     return b"event: %s\ndata: %s\n%s\n" % (name.encode(), data, place)
 
 
-PAST_KEPT: Final = b": past what was kept\n\n"
+PAST_STORED: Final = b": past what was kept\n\n"
 """A comment of an event stream, sent once after the last event that was stored when the stream was opened.
 
 A client that needs only stored events may disconnect then.

@@ -20,7 +20,7 @@ SILENCE_S: Final = 45.0
 
 LONGEST_EVENT: Final = 4 << 20
 _MEDIA_TYPE: Final = "text/event-stream"
-_PAST_KEPT: Final = ("past what was kept", "ping")
+_PAST_STORED: Final = ("past what was kept", "ping")
 """Two comments in a stream, each of which shows that the server has sent all stored events.
 
 The server sends the first comment right after the stored events. The second comment is its heartbeat, which it sends
@@ -58,8 +58,8 @@ class EventParser:
     def __init__(self, last_id: str = "") -> None:
         self.last_id = last_id
         self.retry_s: float | None = None
-        self.past_kept = False
-        """True once the server has sent the comment that follows all stored events, whose text is in `_PAST_KEPT`."""
+        self.past_stored = False
+        """True once the server has sent the comment that follows all stored events, whose text is in `_PAST_STORED`."""
         self._id = last_id
         self._rest = b""
         self._kind = ""
@@ -103,8 +103,8 @@ class EventParser:
                 self._id = value
             case "retry" if value.isascii() and value.isdigit():
                 self.retry_s = int(value) / 1000
-            case "" if value in _PAST_KEPT:
-                self.past_kept = True
+            case "" if value in _PAST_STORED:
+                self.past_stored = True
             case _:
                 pass  # another comment, or a field of a later standard
         return None
@@ -173,7 +173,7 @@ def kept(client: Client, at: str, query: Query | None, *, last_id: str | None) -
                         return
                     if event.kind != ENDED:
                         yield event
-                if parser.past_kept:
+                if parser.past_stored:
                     return
         except httpx.RequestError as error:
             raise Environment(f"{client.server} closed the connection ({cause_of(error)}).") from error

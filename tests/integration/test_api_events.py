@@ -80,7 +80,7 @@ def test_who_began_in_the_past_is_told_once_when_that_is_over(tmp_path: Path, se
                 await happen(events, 5, kind=EventKind.ALARM)
                 assert await both.said(1) == await behind.said(1) == await present.said(1) == numbers(4)
                 assert await none.said(1) == numbers(5)
-                assert (both.past_kept, none.past_kept, behind.past_kept, present.past_kept) == ([2], [0], [0], [])
+                assert [each.past_stored for each in (both, none, behind, present)] == [[2], [0], [0], []]
 
     asyncio.run(story())
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.schemas.events import PAST_KEPT, ping
+from api.schemas.events import PAST_STORED, ping
 from cli.ctl.feed import LONGEST_EVENT, EventParser, SseEvent, follow, kept
 from cli.ctl.problems import Refusal
 from cli.terminal.exits import Environment
@@ -117,7 +117,7 @@ class Silent(httpx.SyncByteStream):
         raise httpx.ReadTimeout("nothing came")
 
 
-@pytest.mark.parametrize("said", [PAST_KEPT, ping(2)], ids=["all were told", "nothing came for long"])
+@pytest.mark.parametrize("said", [PAST_STORED, ping(2)], ids=["all were told", "nothing came for long"])
 def test_kept_events_are_read_from_oldest_until_server_says_end(said: bytes) -> None:
     masters = Masters([answered(Silent(b"id: 1\ndata: a\n\nid: 2\ndata: b\n\n" + said))])
     assert [event.id for event in kept(masters.client(), "/v1/events", None, last_id=None)] == ["1", "2"]

@@ -30,7 +30,7 @@ class StreamEvent:
     data: dict[str, Any] = field(default_factory=dict)
     id: int | None = None
     retry: int | None = None
-    past_kept: bool = False
+    past_stored: bool = False
 
     @property
     def said(self) -> str:
@@ -61,7 +61,7 @@ async def seen(response: httpx.Response) -> AsyncIterator[StreamEvent]:
                 found.retry = int(value)
             case _:
                 assert name == "", line
-                found.past_kept = value == "past what was kept"
+                found.past_stored = value == "past what was kept"
 
 
 class Client:
@@ -72,15 +72,15 @@ class Client:
         self._seen = seen(response)
         self.last = 0
         self.told = 0
-        self.past_kept: list[int] = []
+        self.past_stored: list[int] = []
         """How many events were told before each word that all were told that were kept."""
 
     async def next(self) -> StreamEvent:
         """The next that is an event, or a ping with nothing but an id."""
         async with asyncio.timeout(30):
             async for one in self._seen:
-                if one.past_kept:
-                    self.past_kept.append(self.told)
+                if one.past_stored:
+                    self.past_stored.append(self.told)
                 elif one.retry is None:
                     self.told += bool(one.event)
                     if one.id is not None:
