@@ -6,26 +6,26 @@ from shared.domain.ops.watermarks import OF_STORAGE, FillLevel, PressureState, R
 
 def failing() -> StorageHealth:
     storing = StorageHealth()
-    storing.failed("reports.1.outcome", 100.0)
-    storing.failed("reports.2.discovery", 100.0 + SILENT_S)
+    storing.record_failure("reports.1.outcome", 100.0)
+    storing.record_failure("reports.2.discovery", 100.0 + SILENT_S)
     return storing
 
 
 def test_one_stream_that_stored_nothing_for_long_is_enough() -> None:
     storing = StorageHealth()
-    storing.failed("reports.1.outcome", 100.0)
+    storing.record_failure("reports.1.outcome", 100.0)
     assert not storing.refuses(100.0 + SILENT_S)
-    storing.failed("reports.2.discovery", 100.0 + SILENT_S)
-    storing.stored("visits.default.1")
+    storing.record_failure("reports.2.discovery", 100.0 + SILENT_S)
+    storing.record_working("visits.default.1")
     assert storing.refuses(100.0 + SILENT_S)
 
 
 def test_it_is_over_when_something_was_stored_or_the_broker_is_another_one() -> None:
     storing = failing()
-    storing.stored("reports.7.outcome")
+    storing.record_working("reports.7.outcome")
     assert not storing.refuses(100.0 + SILENT_S)
     storing = failing()
-    storing.away()
+    storing.forget_failures()
     assert not storing.refuses(100.0 + SILENT_S)
 
 
@@ -34,7 +34,7 @@ def test_after_a_while_it_is_tried_again_and_one_failure_says_so_then() -> None:
     later = 100.0 + SILENT_S + TRIED_S
     assert storing.refuses(later - 1)
     assert not storing.refuses(later)
-    storing.failed("reports.1.outcome", later + 1)
+    storing.record_failure("reports.1.outcome", later + 1)
     assert storing.refuses(later + 1)
 
 

@@ -46,7 +46,7 @@ class NatsBroker:
         self._queues: dict[str, VisitQueue] = {}
         self._storage_health = StorageHealth()
         self._refused = False
-        connection.watch(self._storage_health.away)
+        connection.watch(self._storage_health.forget_failures)
 
     @classmethod
     async def of_master(cls, settings: ClusterMasterSettings, name: str) -> "NatsBroker":
@@ -103,7 +103,7 @@ class NatsBroker:
         try:
             level = await fullest(self._connection, self._settings.answer_s)
         except Transient:
-            self._storage_health.away()
+            self._storage_health.forget_failures()
             raise
         refuses = self.stores_nothing()
         self._refused = self._refused or refuses
@@ -251,12 +251,12 @@ class NatsBroker:
         try:
             stored = await store(self._connection, subject, data, self._settings.answer_s, headers)
         except Unanswered:
-            self._storage_health.failed(subject, asyncio.get_running_loop().time())
+            self._storage_health.record_failure(subject, asyncio.get_running_loop().time())
             raise
         if isinstance(stored, ApiError) and stored.unstored:
-            self._storage_health.failed(subject, asyncio.get_running_loop().time())
+            self._storage_health.record_failure(subject, asyncio.get_running_loop().time())
         else:
-            self._storage_health.stored(subject)
+            self._storage_health.record_working(subject)
         return stored
 
     async def _purge(self, stream: str, what: dict[str, Any]) -> None:

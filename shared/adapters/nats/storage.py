@@ -63,7 +63,7 @@ class StorageHealth:
     def __repr__(self) -> str:
         return f"<StorageHealth failing={','.join(self._failing)}>"
 
-    def stored(self, subject: str) -> None:
+    def record_working(self, subject: str) -> None:
         """Record that the stream of `subject` is able to store messages. Forget its earlier failures.
 
         Call this method after a publish with one of these results:
@@ -71,17 +71,17 @@ class StorageHealth:
         - The stream stored the message.
         - The stream refused the message by a rule. This does not mean that the storage fails.
 
-        If the stream could not write the message, or did not answer, call `failed` instead.
+        If the stream could not write the message, or did not answer, call `record_failure` instead.
         """
         self._failing.pop(subject.partition(".")[0], None)
 
-    def failed(self, subject: str, now: float) -> None:
+    def record_failure(self, subject: str, now: float) -> None:
         """Record that a publish to `subject` failed at `now`: it got no answer, or the stream could not write it."""
         word = subject.partition(".")[0]
         first, _ = self._failing.get(word, (now, now))
         self._failing[word] = (first, now)
 
-    def away(self) -> None:
+    def forget_failures(self) -> None:
         """Forget all failures, because the connection is lost and the next server may be another one."""
         self._failing.clear()
 
