@@ -217,7 +217,7 @@ class HostQueues:
             host = self._hosts.get(host_id)
             if host is not None and host.armed_for == due:
                 host.armed_for = NEVER
-                self._look(host, now)
+                self._line_up(host, now)
 
     def take(self, now: float) -> tuple[Host, CrawlQueue] | None:
         """Take the next host out of a line to which the pool has allotted capacity.
@@ -420,7 +420,7 @@ class HostQueues:
                 ]
                 heapq.heapify(self._later)
 
-    def _look(self, host: Host, now: float) -> None:
+    def _line_up(self, host: Host, now: float) -> None:
         """Put the host into the line of the crawl whose turn it is on this host. Schedule the next examination.
 
         Look at the crawl whose turn it is:

@@ -89,7 +89,7 @@ class ChangeStream(Response):
         await _send(send, b"retry: 1000\n\n" + self._gap)
         sent_at = time.monotonic()
         while True:
-            async for frames in self._look():
+            async for frames in self._unsent_changes():
                 sent_at = time.monotonic()
                 try:
                     async with asyncio.timeout(SLOW_S):
@@ -102,7 +102,7 @@ class ChangeStream(Response):
                 await _send(send, b": ping\n\n")
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self) -> AsyncIterator[bytes]:
+    async def _unsent_changes(self) -> AsyncIterator[bytes]:
         """Read the log, and yield the encoded events of the changes that were not sent yet.
 
         Stop if the database is unavailable: the next call reads the same changes.

@@ -208,11 +208,11 @@ class StallWatch:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
         if self._watchdog is None:
-            return self._look(loop, owner, lambda: None)
+            return self._watch_loop(loop, owner, lambda: None)
         with self._watchdog.armed() as rearm:
-            self._look(loop, owner, rearm)
+            self._watch_loop(loop, owner, rearm)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, owner: int, rearm: Callable[[], None]) -> None:
+    def _watch_loop(self, loop: asyncio.AbstractEventLoop, owner: int, rearm: Callable[[], None]) -> None:
         alive_at = self._clock.elapsed()
         while not self._over.wait(self._every_s):
             rearm()

@@ -94,9 +94,9 @@ class Blockers:
     def _begin(self, mark: object) -> None:
         self._overdue.add(mark)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = asyncio.create_task(self._end_blockers())
 
-    async def _look(self) -> None:
+    async def _end_blockers(self) -> None:
         while self._overdue:
             try:
                 for ended in await self._end():
