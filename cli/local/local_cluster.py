@@ -242,12 +242,12 @@ async def _missing(
     if leader_in(snapshot, keys) is None:
         missing.append("a leader")
     for name, place in masters.items():
-        if name in members.masters and (lacks := await _lacks(client, place)) is not None:
-            missing.append(f"{name} ({lacks})")
+        if name in members.masters and (reason := await _why_not_ready(client, place)) is not None:
+            missing.append(f"{name} ({reason})")
     return missing
 
 
-async def _lacks(client: httpx.AsyncClient, place: Address) -> str | None:
+async def _why_not_ready(client: httpx.AsyncClient, place: Address) -> str | None:
     """Return why the master at `place` is not ready, from its /readyz. Return None if it is ready."""
     try:
         answer = await client.get(f"http://{place}/readyz")

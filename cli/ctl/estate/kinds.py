@@ -61,9 +61,9 @@ class DeclaredKind:
     - `carries(body, asked)`: returns True if the resource `body` has the labels that the user asks for (`asked`). The
       function is None if resources of this kind cannot be selected by labels.
     - `loses(body)`: returns a text for the user on what is lost if the resource is deleted.
-    - `lacks(body, plan, crawl)`: returns the error if the crawl that `body` names is missing or does not fit `body`.
-      Returns None if there is no error. `body` and `crawl` are declared in files. If no file declares the crawl,
-      `crawl` is None. `plan` is a master's answer about what a PUT of `body` would change, with warnings.
+    - `crawl_error(body, plan, crawl)`: returns the error if the crawl that `body` names is missing or does not fit
+      `body`. Returns None if there is no error. `body` and `crawl` are declared in files. If no file declares the
+      crawl, `crawl` is None. `plan` is a master's answer about what a PUT of `body` would change, with warnings.
     """
 
     name: str
@@ -81,7 +81,7 @@ class DeclaredKind:
     crawl: str = ""
     # The list of a crawl shows only some fields of a resource. A GET of the single resource returns all fields.
     of_crawl: bool = False
-    lacks: Callable[[Json, Json, Json | None], WrongField | None] = lambda body, plan, crawl: None
+    crawl_error: Callable[[Json, Json, Json | None], WrongField | None] = lambda body, plan, crawl: None
 
     def path(self, name: str) -> str:
         """Return the API path of a resource. `name` is its name, or its `id` if the kind is `numbered`."""
@@ -198,7 +198,7 @@ def _missing(plan: Json) -> WrongField | None:
     return next((WrongField("crawl", str(each), "") for each in plan.get("warnings", ())), None)
 
 
-def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
+def _seed_set_error(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return the error that prevents adding the seed set to its crawl. Return None if there is no error.
 
     - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The error names the first seed
@@ -216,7 +216,7 @@ def _seed_set_lacks(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
     return None
 
 
-def _schedule_lacks(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
+def _schedule_error(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return why the schedule could not apply its verb to its crawl, None if it can.
 
     - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The result is an error if the
@@ -352,7 +352,7 @@ SEED_SET: Final = DeclaredKind(
     carries=_seed_set_carries,
     loses=_loses_seed_set,
     crawl="crawl", of_crawl=True,
-    lacks=_seed_set_lacks,
+    crawl_error=_seed_set_error,
 )  # fmt: skip
 
 SCHEDULE: Final = DeclaredKind(
@@ -366,7 +366,7 @@ SCHEDULE: Final = DeclaredKind(
     carries=_schedule_carries,
     loses=_loses_schedule,
     crawl="crawl",
-    lacks=_schedule_lacks,
+    crawl_error=_schedule_error,
 )  # fmt: skip
 
 API_KEY: Final = DeclaredKind(

@@ -204,7 +204,7 @@ def unmet(plans: Sequence[Planned], gone: Sequence[OnlyThere] = ()) -> Iterator[
     for each in plans:
         kind, body = each.declared.kind, each.declared.body
         named = kind.crawl_of(each.declared.name, body)
-        wrong = kind.lacks(body, each.plan, crawls.get(named)) if each.action != "none" else None
+        wrong = kind.crawl_error(body, each.plan, crawls.get(named)) if each.action != "none" else None
         if named in deleted:
             wrong = WrongField(
                 kind.crawl, f"names the crawl {named!r}, which --prune deletes", "declare the crawl, too"
