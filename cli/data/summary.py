@@ -22,7 +22,7 @@ from shared.domain.crawl.host_specs import HostSpecs
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.explain.excluded_links import ExcludedLinkExample
 from shared.domain.explain.losses import Losses
-from shared.domain.explain.redirects import Hop, redirects_end
+from shared.domain.explain.redirects import Redirect, redirects_end
 from shared.domain.explain.sentences import NEEDS_SCRIPTS, meaning, moment, why_unknown
 from shared.domain.explain.waits import Waits, given_up, rested, waits_of
 from shared.domain.frontier.counters import Counters
@@ -155,21 +155,23 @@ def _redirected(reader: CrawlReader, row: CrawlRow) -> str:
     """
     spec = decode_spec(row.spec)
     for seed in spec.seeds[:_SEEDS]:
-        hops: list[Hop] = []
+        redirects: list[Redirect] = []
         url: str | None = canonicalize(seed.url)
-        while url is not None and url not in [hop.url for hop in hops]:
+        while url is not None and url not in [each.url for each in redirects]:
             view = reader.url(row.crawl_id, Location(url, host_of(url), fingerprint(url)))
             if view is None or view.fetch is None or view.fetch.status // 100 != 3:
                 break
             target = canonicalize(view.fetch.redirect, url) if view.fetch.redirect else None
-            hops.append(Hop(url, view.fetch.status, target))
+            redirects.append(Redirect(url, view.fetch.status, target))
             url = target
-        if hops:
+        if redirects:
             known = url is not None and reader.url(row.crawl_id, Location(url, host_of(url), fingerprint(url)))
             verdicts = [] if url is None or known else why_unknown(url, spec, host_known=False)[1]
             refused = next((each for each in verdicts if not each.allowed), None)
             advice = "" if refused is None else meaning(refused.rule).advice
-            return redirects_end(hops, "" if refused is None else "; ".join(filter(None, (refused.detail, advice))))
+            return redirects_end(
+                redirects, "" if refused is None else "; ".join(filter(None, (refused.detail, advice)))
+            )
     return ""
 
 

@@ -117,7 +117,7 @@ def _step(
     _read_names(connection, names, (row.via_host for row in judged))
     ended: list[tuple[Any, str]] = []
     back: list[tuple[Any, int]] = []
-    hops: list[tuple[Any, ...]] = []
+    new_flags: list[tuple[Any, ...]] = []
     for row in judged:
         via_host = None if row.via_host is None else names.get(row.via_host, host.host)
         found = found_beyond(
@@ -137,8 +137,8 @@ def _step(
         if row.state == UrlState.EXCLUDED:
             back.append((row, flags))
         elif flags != row.flags:
-            hops.append((flags, crawl_id, host.host_id, bytes(row.fingerprint)))
-    _FLAGS.run(connection, hops)
+            new_flags.append((flags, crawl_id, host.host_id, bytes(row.fingerprint)))
+    _FLAGS.run(connection, new_flags)
     end_queued(connection, command.partition, crawl_id, host.host_id, ended)
     _queue_again(connection, command, HostId(host.host_id), back, changed, now_ms)
     return bytes(rows[-1].fingerprint) if len(rows) == step else None
