@@ -11,7 +11,7 @@ from shared.adapters.sql.engine import chunks
 from shared.adapters.sql.frontier import apply
 from shared.domain.crawl.spec import Scope
 from shared.domain.frontier.page_history import PageHistory, decoded
-from shared.domain.frontier.recrawl_pages import FOLLOWED_PAGES, FOLLOWED_SUM, RATES, SITEMAPS, counted
+from shared.domain.frontier.recrawl_pages import PAGES_WITH_SIGNS, RATES, SIGN_SHARE_SUM, SITEMAPS, counted
 from shared.domain.frontier.revisits import RevisitRow
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import Changes, FetchRow, QueueEnd, UrlChange
@@ -31,7 +31,7 @@ SITEMAP = replace(link(f"http://{HOST}/sitemap.xml", 0), kind=UrlKind.HOST_SITEM
 async def rated(t: Tables) -> None:
     """Let the crawl have three pages with rates, of which one is fetched by signs, and a sitemap. All wait."""
     row = await pages(t)
-    histories = [PageHistory(checked_ms=NOW_MS, rate=RATE + n, followed=200 * (n == 2)) for n in range(3)]
+    histories = [PageHistory(checked_ms=NOW_MS, rate=RATE + n, sign_share=200 * (n == 2)) for n in range(3)]
     changes = Changes()
     for key, history in zip(row.order, histories, strict=True):
         changes.revisited.append(RevisitRow(row.crawl_id, row.host_id, key, history.encoded()))
@@ -107,10 +107,10 @@ def test_pages_and_sitemaps_that_leave_the_queue_do_not_count(
 
     async def story(t: Tables) -> None:
         await rated(t)
-        assert await totals(t) == {RATES: 3, FOLLOWED_SUM: 200, FOLLOWED_PAGES: 1, SITEMAPS: 1}
+        assert await totals(t) == {RATES: 3, SIGN_SHARE_SUM: 200, PAGES_WITH_SIGNS: 1, SITEMAPS: 1}
         await end(t)
         assert t.rows("SELECT count(*) FROM urls WHERE state IN (0, 1)") == [(0,)]
-        assert await totals(t) == {RATES: 0, FOLLOWED_SUM: 0, FOLLOWED_PAGES: 0, SITEMAPS: 0}
+        assert await totals(t) == {RATES: 0, SIGN_SHARE_SUM: 0, PAGES_WITH_SIGNS: 0, SITEMAPS: 0}
         assert books(t.at) == []
 
     on_store(story)

@@ -9,7 +9,7 @@ from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
 from shared.domain.frontier.page_history import decoded
 from shared.domain.frontier.page_signs import PageSigns
 from shared.domain.frontier.recrawl import SignalTrust
-from shared.domain.frontier.recrawl_pages import FOLLOWED_PAGES, FOLLOWED_SUM, RATES, AdaptiveSchedule, RecrawlPages
+from shared.domain.frontier.recrawl_pages import PAGES_WITH_SIGNS, RATES, SIGN_SHARE_SUM, AdaptiveSchedule, RecrawlPages
 from shared.domain.frontier.signals import HostSignals, signals_of
 from shared.domain.frontier.states import UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import Changes, FetchRow, UrlChange
@@ -47,10 +47,12 @@ def test_trusted_sign_brings_one_page_forward_and_its_queue(on_store: OnStore) -
         assert signals_of(row.signals) == RIGHT
         assert found.due == {(t.crawl_id, t.host_id(HOST)): due}
         counts = await t.store.page_rates(t.crawl_id, t.fence.partition)
-        assert (sum(counts[RATES].values()), sum(counts[FOLLOWED_SUM].values()) > 0) == (1, True)
-        assert counts[FOLLOWED_PAGES] == dict.fromkeys(counts[FOLLOWED_SUM], 1)
+        assert (sum(counts[RATES].values()), sum(counts[SIGN_SHARE_SUM].values()) > 0) == (1, True)
+        assert counts[PAGES_WITH_SIGNS] == dict.fromkeys(counts[SIGN_SHARE_SUM], 1)
         assert {(kind, bucket): n for (_, kind, bucket), n in found.counts.items()} == {
-            (kind, bucket): n for kind in (RATES, FOLLOWED_SUM, FOLLOWED_PAGES) for bucket, n in counts[kind].items()
+            (kind, bucket): n
+            for kind in (RATES, SIGN_SHARE_SUM, PAGES_WITH_SIGNS)
+            for bucket, n in counts[kind].items()
         }
         leased = await again(t, 5, now_ms=max(due, READ_MS))
         assert leased is not None

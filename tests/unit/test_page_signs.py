@@ -15,7 +15,7 @@ from shared.domain.frontier.page_visits import Finding, Visited, judge_page
 from shared.domain.frontier.recrawl import SignalTrust
 from shared.domain.frontier.recrawl_pages import RATES, AdaptiveSchedule, RecrawlPages, bucket_for, rate_after
 from shared.domain.frontier.revisits import LastFetch
-from shared.domain.frontier.signals import FOLLOWED, NO_SIGNALS, HostSignals, signals_of
+from shared.domain.frontier.signals import FULL_SIGN_SHARE, NO_SIGNALS, HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import judge_sitemap
 from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import LeasedUrl
@@ -47,7 +47,7 @@ def test_trusted_sign_makes_a_page_due_sooner_and_a_wrong_one_does_not() -> None
     assert right.sooner
     assert right.due_ms < NOW_MS
     assert (right.history.signalled, right.history.known_ms) == (True, NOW_MS)
-    assert right.history.followed == RIGHT.followed > FOLLOWED / 2
+    assert right.history.sign_share == RIGHT.sign_share > FULL_SIGN_SHARE / 2
     for untrusted in (WRONG, NO_SIGNALS):
         lying = signs.signed(URL, history(), due_ms, NOW_MS - HOUR_MS, untrusted, NOW_MS)
         assert lying is not None
@@ -78,7 +78,7 @@ def test_signed_change_counts_once_if_trust_changes_before_the_fetch(
 def test_page_that_changes_too_often_for_a_fetch_is_not_followed() -> None:
     busy = ChangeRate(1 / 60, 8.0).code
     schedule = adaptive()
-    assert schedule.followed(busy, RIGHT) == 0 < schedule.followed(MONTHLY, RIGHT)
+    assert schedule.sign_share(busy, RIGHT) == 0 < schedule.sign_share(MONTHLY, RIGHT)
     assert schedule.signalled_wait_ms(busy, RULES.of(URL), RIGHT) > 90 * DAY_MS
     assert schedule.wait_ms(MONTHLY, RULES.of(URL), 200) > schedule.wait_ms(MONTHLY, RULES.of(URL))
 
@@ -111,7 +111,7 @@ def test_signals_are_stored_in_few_bytes(trust: tuple[float, ...], read_s: int) 
 
 
 def test_history_takes_23_bytes_at_most_and_12_without_signs() -> None:
-    full = PageHistory(7, 16, 65535, NOW_MS, MONTHLY, 2, b"m" * 6, True, FOLLOWED, NOW_MS)
+    full = PageHistory(7, 16, 65535, NOW_MS, MONTHLY, 2, b"m" * 6, True, FULL_SIGN_SHARE, NOW_MS)
     assert len(full.encoded()) == 23
     assert decoded(full.encoded(), 0) == full
     assert len(PageHistory(rate=MONTHLY, signalled=True).encoded()) == 12

@@ -123,8 +123,8 @@ def test_followed_pages_spend_the_budget_and_no_more(part: float) -> None:
     medium = bucket_of(ChangeRate(1 / (10 * DAY)).code)
     rate = bucket_rate(medium)
     waiting = bucket_of(ChangeRate(rate * (1 - part)).code)
-    pages, signalled, followed = [0] * BUCKETS, [0.0] * BUCKETS, [0] * BUCKETS
-    pages[waiting], signalled[medium], followed[medium] = 1_000, 1_000 * part, 1_000
+    pages, signalled, pages_with_signs = [0] * BUCKETS, [0.0] * BUCKETS, [0] * BUCKETS
+    pages[waiting], signalled[medium], pages_with_signs[medium] = 1_000, 1_000 * part, 1_000
     budget = 1_000 * (part * rate + 1 / (40 * DAY)) * DAY
 
     def spent(schedule: RecrawlSchedule) -> float:
@@ -132,7 +132,7 @@ def test_followed_pages_spend_the_budget_and_no_more(part: float) -> None:
         cycles = [min(drawn.expovariate(part * rate), wait) for _ in range(100_000)]
         return 1_000 * DAY * len(cycles) / sum(cycles)
 
-    known = solved(pages, budget, 60.0, YEAR, signalled=signalled, followed=followed)
+    known = solved(pages, budget, 60.0, YEAR, signalled=signalled, pages_with_signs=pages_with_signs)
     added = solved(pages, budget, 60.0, YEAR, signalled=signalled)
     assert spent(known) == pytest.approx(budget, rel=0.05)
     assert spent(added) < 0.95 * budget

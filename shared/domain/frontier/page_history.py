@@ -63,7 +63,7 @@ class PageHistory(Struct, frozen=True):
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
     - `signalled`: for a page: a sign of change came after the last fetch. For a sitemap: the last fetch got different
       content, but nothing new was stored from it yet when it was judged.
-    - `followed`: the share of the page's future changes that is expected to have a sign. It is a number from 0 (none)
+    - `sign_share`: the share of the page's future changes that is expected to have a sign. It is a number from 0 (none)
       to 255 (all). For example, 128 is about half.
     - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`
       since the newest comparison.
@@ -77,7 +77,7 @@ class PageHistory(Struct, frozen=True):
     misses: int = 0
     mark: bytes = b""
     signalled: bool = False
-    followed: int = 0
+    sign_share: int = 0
     known_ms: int = 0
 
     @property
@@ -117,7 +117,7 @@ class PageHistory(Struct, frozen=True):
                 self.rate & 0xFFFF,
                 self.version,
             )
-            + (_SIGNS.pack(self.followed, self.known_ms // 1000) if self.followed or self.known_ms else b"")
+            + (_SIGNS.pack(self.sign_share, self.known_ms // 1000) if self.sign_share or self.known_ms else b"")
             + self.mark
         )
 
@@ -131,9 +131,9 @@ def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
         return PageHistory(checked_ms=at_ms)
     head, changes, checked_s, high, low, version = _HISTORY.unpack_from(stored)
     at = _HISTORY.size
-    followed = known_s = 0
+    sign_share = known_s = 0
     if (len(stored) - at) % MARK_BYTES == _SIGNS.size:
-        followed, known_s = _SIGNS.unpack_from(stored, at)
+        sign_share, known_s = _SIGNS.unpack_from(stored, at)
         at += _SIGNS.size
     return PageHistory(
         version=version,
@@ -144,7 +144,7 @@ def decoded(stored: bytes | None, at_ms: int) -> PageHistory:
         misses=head >> 5 & 3,
         mark=bytes(stored[at:]),
         signalled=bool(head & _SIGNALLED),
-        followed=followed,
+        sign_share=sign_share,
         known_ms=known_s * 1000,
     )
 

@@ -63,7 +63,7 @@ class PageSigns(Struct, frozen=True):
                 read_ms=signals.read_ms,
                 now_ms=now_ms,
             )
-            after = replace(after, rate=rate, known_ms=now_ms, followed=self.adaptive.followed(rate, signals))
+            after = replace(after, rate=rate, known_ms=now_ms, sign_share=self.adaptive.sign_share(rate, signals))
         sooner_ms = due_ms
         if signals.trust.precision > 0:
             rate = after.rate or rate_before(history, interval, self.adaptive)

@@ -160,7 +160,7 @@ def judge_page(
     interval = recrawl.of(url.url)
     history = _with_rate(history, known, finding, interval, adaptive, now_ms)
     if adaptive is not None and finding in (Finding.CHANGED, Finding.UNCHANGED):
-        history = replace(history, followed=adaptive.followed(history.rate, signals))
+        history = replace(history, sign_share=adaptive.sign_share(history.rate, signals))
     read = visited.page or unchanged
     if read and links_again(url, max_depth):
         return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
@@ -168,7 +168,7 @@ def judge_page(
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)
     wait_ms = interval.min_ms
     if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
-        wait_ms = adaptive.wait_ms(history.rate, interval, history.followed)
+        wait_ms = adaptive.wait_ms(history.rate, interval, history.sign_share)
     return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
 
 

@@ -134,7 +134,7 @@ def solved(
     max_s: float,
     *,
     signalled: Sequence[float] = (),
-    followed: Sequence[int] = (),
+    pages_with_signs: Sequence[int] = (),
 ) -> RecrawlSchedule:
     """Return the schedule that fetches pages as often as the budget of requests allows.
 
@@ -151,15 +151,16 @@ def solved(
     Signs cause additional requests, which use a part of the budget. Two arguments describe the pages with signs. For
     example, bucket 70 has two pages with signs. One has signs for all its changes, the other one for half of them.
 
-    - `followed`: the number of pages with signs in each bucket. In the example, `followed[70]` is 2. Without
-      `followed`, the schedule is less exact.
+    - `pages_with_signs`: the number of pages with signs in each bucket. In the example, `pages_with_signs[70]` is 2.
+      Without `pages_with_signs`, the schedule is less exact.
     - `signalled`: the sum of the shares of changes with a sign, over the pages of each bucket. In the example,
       `signalled[70]` is 1.5: a share of 1 and a share of 0.5.
     """
-    # With `followed`, a request because of a sign replaces the page's next regular request. Without it, both count.
+    # With `pages_with_signs`, a request because of a sign replaces the page's next regular request. Without it, both
+    # count.
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
-        _Signs(bucket_rate(bucket), count, followed[bucket] if followed else 0, min_s, max_s)
+        _Signs(bucket_rate(bucket), count, pages_with_signs[bucket] if pages_with_signs else 0, min_s, max_s)
         for bucket, count in enumerate(signalled)
         if count > 0
     ]

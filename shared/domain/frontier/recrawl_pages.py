@@ -33,7 +33,7 @@ from shared.domain.frontier.recrawl import (
 )
 from shared.domain.frontier.recrawl_budget import RecrawlBudget, Share
 from shared.domain.frontier.signals import (
-    FOLLOWED,
+    FULL_SIGN_SHARE,
     SITEMAP_PART,
     HostSignals,
     requests_per_day,
@@ -51,21 +51,21 @@ example, a page changes 4 times a day. A sitemap shows 3 of these changes, so 1 
 the bucket of about 1 change a day.
 """
 
-FOLLOWED_SUM: Final = "signalled"
-"""A key of PageCounts. `counts[FOLLOWED_SUM][70]` is the sum of `PageHistory.followed` over the pages in bucket 70.
+SIGN_SHARE_SUM: Final = "signalled"
+"""A key of PageCounts. `counts[SIGN_SHARE_SUM][70]` is the sum of `PageHistory.sign_share` over the pages in bucket 70.
 
-`PageHistory.followed` is the share of a page's changes that is expected to have a sign, from 0 (none) to 255 (all). For
-example, bucket 70 has two pages. One page has signs for all its changes: 255. The other page has signs for about half
-of its changes: 128. Then the sum is 255 + 128 = 383.
+`PageHistory.sign_share` is the share of a page's changes that is expected to have a sign, from 0 (none) to 255 (all).
+For example, bucket 70 has two pages. One page has signs for all its changes: 255. The other page has signs for about
+half of its changes: 128. Then the sum is 255 + 128 = 383.
 
 A bucket is a range of rates of change. Here the rate counts all changes of a page, with or without a sign
 (`signalled_bucket`).
 """
 
-FOLLOWED_PAGES: Final = "followed"
-"""The key of the numbers of pages with signs: `counts[FOLLOWED_PAGES][70]` is the number of these pages in bucket 70.
+PAGES_WITH_SIGNS: Final = "followed"
+"""The key of the numbers of pages with signs: `counts[PAGES_WITH_SIGNS][70]` is the number of these pages in bucket 70.
 
-A page with signs is a page for which at least some changes are expected to have a sign (`PageHistory.followed` > 0).
+A page with signs is a page for which at least some changes are expected to have a sign (`PageHistory.sign_share` > 0).
 Such a page counts in the bucket of all its changes, with and without signs (`signalled_bucket`). For example, a page
 changes 4 times a day, and 3 of the changes have signs. Then the page counts in the bucket of about 4 changes a day.
 """
@@ -77,7 +77,7 @@ For sitemaps and feeds, a bucket is a range of rates of fetching. For example, a
 counts in the bucket of 2 fetches a day. How often the sitemap changes has no influence.
 """
 
-COUNTED: Final = (RATES, FOLLOWED_SUM, FOLLOWED_PAGES, SITEMAPS)
+COUNTED: Final = (RATES, SIGN_SHARE_SUM, PAGES_WITH_SIGNS, SITEMAPS)
 PageCounts = Mapping[str, Mapping[int, int]]
 """The counts of a crawl's pages in a partition, as kind of count -> bucket -> number.
 
@@ -148,9 +148,9 @@ class RecrawlPages:
             budget = max(self.requests_per_day * part, 1e-6)
             budget = max(budget - requests_per_day(self._counts[SITEMAPS]), budget / 2)
             bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
-            signalled = [n / FOLLOWED for n in self._counts[FOLLOWED_SUM]]
+            signalled = [n / FULL_SIGN_SHARE for n in self._counts[SIGN_SHARE_SUM]]
             self._schedule = solved(
-                self.pages, budget, *bounds, signalled=signalled, followed=self._counts[FOLLOWED_PAGES]
+                self.pages, budget, *bounds, signalled=signalled, pages_with_signs=self._counts[PAGES_WITH_SIGNS]
             )
             self._solved_ms, self._moved = now_ms, 0
         return self._schedule
@@ -225,36 +225,36 @@ class AdaptiveSchedule(Struct, frozen=True):
     part: float
     now_ms: int
 
-    def wait_ms(self, code: int, interval: PageInterval, followed: int = 0) -> int:
+    def wait_ms(self, code: int, interval: PageInterval, sign_share: int = 0) -> int:
         """Return the ms from a page's last fetch to its next one.
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `followed`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. A sign makes
+        - `sign_share`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. A sign makes
           the page due sooner, so the wait is longer for a greater share.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
-        return int(schedule.interval_s(waiting_code(code, followed), *bounds) * 1000)
+        return int(schedule.interval_s(waiting_code(code, sign_share), *bounds) * 1000)
 
-    def followed(self, code: int, signals: HostSignals) -> int:
+    def sign_share(self, code: int, signals: HostSignals) -> int:
         """Return which share of a page's future changes is expected to have a useful sign: 0 for none, 255 for all.
 
-        The caller stores the result as `PageHistory.followed`. There are three cases:
+        The caller stores the result as `PageHistory.sign_share`. There are three cases:
 
         - The host's signs are not trusted: return 0.
         - The page changes so often that a fetch is not worth its price, even after a sign: return 0.
-        - Otherwise: return the share for all pages of the host (`HostSignals.followed`).
+        - Otherwise: return the share for all pages of the host (`HostSignals.sign_share`).
 
         Arguments:
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `signals`: what is stored of the signs of change of the page's host.
         """
-        if not (followed := signals.followed):
+        if not (sign_share := signals.sign_share):
             return 0
         price_s = self.pages.schedule(self.part, self.now_ms).price_s
-        return followed if decoded(code).cautious * price_s < 1.0 else 0
+        return sign_share if decoded(code).cautious * price_s < 1.0 else 0
 
     def signalled_wait_ms(self, code: int, interval: PageInterval, signals: HostSignals) -> int:
         """Return the ms from the last fetch to the next one for a page that has a sign of change.
@@ -288,9 +288,9 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
     """Yield what a page or sitemap with this history adds to its crawl's counts, as (kind of count, bucket, number).
 
     - A page adds 1 to RATES.
-    - If some of the page's changes are expected to have signs, the page also adds 1 to FOLLOWED_PAGES, and
-      `history.followed` to FOLLOWED_SUM. `history.followed` is the expected share of its changes that have a sign.
-      The value 255 means all of its changes.
+    - If some of the page's changes are expected to have signs, the page also adds 1 to PAGES_WITH_SIGNS, and
+      `history.sign_share` to SIGN_SHARE_SUM. `history.sign_share` is the expected share of its changes that have a
+      sign. The value 255 means all of its changes.
     - A sitemap or feed (`page` is False) adds 1 to SITEMAPS.
     - If `history` is None or has no rate, yield nothing.
 
@@ -301,15 +301,15 @@ def counted(history: PageHistory | None, *, page: bool = True) -> Iterator[tuple
     if not page:
         yield SITEMAPS, bucket_for(history.rate), 1
     else:
-        yield RATES, waiting_bucket(history.rate, history.followed), 1
-        if history.followed:
-            yield FOLLOWED_SUM, signalled_bucket(history.rate), history.followed
-            yield FOLLOWED_PAGES, signalled_bucket(history.rate), 1
+        yield RATES, waiting_bucket(history.rate, history.sign_share), 1
+        if history.sign_share:
+            yield SIGN_SHARE_SUM, signalled_bucket(history.rate), history.sign_share
+            yield PAGES_WITH_SIGNS, signalled_bucket(history.rate), 1
 
 
 def without_rate(history: PageHistory) -> PageHistory:
     """Return the history without a rate of change, for a page that is not fetched again. `counted` then skips it."""
-    return replace(history, rate=0, followed=0)
+    return replace(history, rate=0, sign_share=0)
 
 
 def _by_bucket(numbers: Mapping[int, int]) -> list[int]:

@@ -18,8 +18,8 @@ from shared.domain.frontier.recrawl import DAY_S, SignalTrust, bucket_of, bucket
 TRUSTED: Final = 0.5
 """A host's signs of change are trusted if they are more reliable than this, from 0 to 1 (`SignalTrust.precision`)."""
 
-FOLLOWED: Final = 255
-"""The value of `PageHistory.followed` that means: all changes of the page are expected to have a sign.
+FULL_SIGN_SHARE: Final = 255
+"""The value of `PageHistory.sign_share` that means: all changes of the page are expected to have a sign.
 
 The value 0 means that no change is expected to have one.
 """
@@ -54,13 +54,13 @@ class HostSignals(Struct, frozen=True):
         return self.trust.precision > TRUSTED
 
     @property
-    def followed(self) -> int:
+    def sign_share(self) -> int:
         """The share of future changes of the host's pages that is expected to have a sign, from 0 (none) to 255 (all).
 
         For example, 128 means that about half of the changes are expected to have a sign. The share is 0 if the host's
         signs are not reliable (`trusted` is False).
         """
-        return round((1 - self.trust.unsignalled) * FOLLOWED) if self.trusted else 0
+        return round((1 - self.trust.unsignalled) * FULL_SIGN_SHARE) if self.trusted else 0
 
     def read(self, now_ms: int) -> "HostSignals":
         """Return the signals with `now_ms` as the time at which a sitemap was last read."""
@@ -125,7 +125,7 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
     return known.signalled(still_ms / 1000).code
 
 
-def waiting_bucket(code: int, followed: int) -> int:
+def waiting_bucket(code: int, sign_share: int) -> int:
     """Return the bucket of a page. The bucket decides how long the page waits if it has no sign of change.
 
     A bucket is a range of rates of change (`recrawl.bucket_of`). Changes that have a sign do not count here, because a
@@ -133,21 +133,21 @@ def waiting_bucket(code: int, followed: int) -> int:
     Then the result is about the bucket of 1 change a day.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
-    - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
+    - `sign_share`: the expected share of these changes that have a sign. 0 is none, 255 is all.
     """
-    return bucket_of(waiting_code(code, followed))
+    return bucket_of(waiting_code(code, sign_share))
 
 
-def waiting_code(code: int, followed: int) -> int:
+def waiting_code(code: int, sign_share: int) -> int:
     """Return the rate of change from which a page's wait for its next fetch is computed, as `ChangeRate.code`.
 
     Only changes without a sign are in this rate, because a sign makes the page due sooner anyway. For example, a page
     changes 4 times a day, and 3 of the changes have signs. Then the result is about 1 change a day.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
-    - `followed`: the expected share of these changes that have a sign. 0 is none, 255 is all.
+    - `sign_share`: the expected share of these changes that have a sign. 0 is none, 255 is all.
     """
-    return prior(decoded(code).cautious * (1 - followed / FOLLOWED)).code if followed else code
+    return prior(decoded(code).cautious * (1 - sign_share / FULL_SIGN_SHARE)).code if sign_share else code
 
 
 def signalled_bucket(code: int) -> int:

@@ -19,9 +19,9 @@ from shared.domain.frontier.recrawl import (
 )
 from shared.domain.frontier.recrawl_pages import (
     COUNTED,
-    FOLLOWED_PAGES,
-    FOLLOWED_SUM,
+    PAGES_WITH_SIGNS,
     RATES,
+    SIGN_SHARE_SUM,
     SITEMAPS,
     AdaptiveSchedule,
     RecrawlPages,
@@ -135,14 +135,14 @@ class Adaptive(Fixed):
             )
         elapsed_ms, told = _ms(now - record.known_s), record.known_s > record.checked_s
         code = rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms, told=told)
-        self._counted(page.host, record, code, schedule.followed(code, signals))
+        self._counted(page.host, record, code, schedule.sign_share(code, signals))
         record.checked_s = record.known_s = now
         record.fetched, record.signalled = True, False
         self.failed(page, record, now)
 
     def failed(self, page: Page, record: Record, now: float) -> None:
         schedule = self._schedule(page.host, now)
-        record.due_s = now + schedule.wait_ms(record.code, BOUNDS, record.followed) / 1000
+        record.due_s = now + schedule.wait_ms(record.code, BOUNDS, record.sign_share) / 1000
 
     def sitemap_first(self, host: WebHost) -> Record | None:
         record = Record(0.0)
@@ -166,7 +166,7 @@ class Adaptive(Fixed):
                     known, lastmod_ms=_ms(lastmod), known_ms=known_ms, read_ms=read_ms, now_ms=_ms(now)
                 )
                 stored.known_s = now
-                self._counted(host, stored, code, schedule.followed(code, signals))
+                self._counted(host, stored, code, schedule.sign_share(code, signals))
             stored.signalled = True
             due_s = stored.checked_s + schedule.signalled_wait_ms(stored.code, BOUNDS, signals) / 1000
             if due_s < stored.due_s:
@@ -193,22 +193,22 @@ class Adaptive(Fixed):
         for page in pages:
             if not (record := records[page.number]).gone:
                 count = counts[self._partition[page.host.name]]
-                count[RATES][waiting_bucket(record.code, record.followed)] += 1
-                count[FOLLOWED_SUM][signalled_bucket(record.code)] += record.followed
-                count[FOLLOWED_PAGES][signalled_bucket(record.code)] += record.followed > 0
+                count[RATES][waiting_bucket(record.code, record.sign_share)] += 1
+                count[SIGN_SHARE_SUM][signalled_bucket(record.code)] += record.sign_share
+                count[PAGES_WITH_SIGNS][signalled_bucket(record.code)] += record.sign_share > 0
         self._pages = [RecrawlPages(self._rpd, BOUNDS, each, 0) for each in counts]
         self._signals = {name: signals_of(each.encoded()) for name, each in self._signals.items()}
 
-    def _counted(self, host: WebHost, record: Record, code: int, followed: int) -> None:
+    def _counted(self, host: WebHost, record: Record, code: int, sign_share: int) -> None:
         owner = self._pages[self._partition[host.name]]
         if record.code:
-            owner.count(waiting_bucket(record.code, record.followed), -1)
-            owner.count(signalled_bucket(record.code), -record.followed, FOLLOWED_SUM)
-            owner.count(signalled_bucket(record.code), -(record.followed > 0), FOLLOWED_PAGES)
-        owner.count(waiting_bucket(code, followed), 1)
-        owner.count(signalled_bucket(code), followed, FOLLOWED_SUM)
-        owner.count(signalled_bucket(code), followed > 0, FOLLOWED_PAGES)
-        record.code, record.followed = code, followed
+            owner.count(waiting_bucket(record.code, record.sign_share), -1)
+            owner.count(signalled_bucket(record.code), -record.sign_share, SIGN_SHARE_SUM)
+            owner.count(signalled_bucket(record.code), -(record.sign_share > 0), PAGES_WITH_SIGNS)
+        owner.count(waiting_bucket(code, sign_share), 1)
+        owner.count(signalled_bucket(code), sign_share, SIGN_SHARE_SUM)
+        owner.count(signalled_bucket(code), sign_share > 0, PAGES_WITH_SIGNS)
+        record.code, record.sign_share = code, sign_share
 
 
 class WithSitemaps:

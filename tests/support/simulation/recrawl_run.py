@@ -43,7 +43,7 @@ class Record:
     bucket: int = -1
     rate_bucket: int = 0
     part: float = 0.0
-    followed: int = 0
+    sign_share: int = 0
     quiet: int = 0
     fetched: bool = False
     signalled: bool = False
