@@ -9,7 +9,7 @@ A, B = "http://a.test/", "http://a.test/b"
 
 
 @pytest.mark.parametrize(
-    ("hops", "refused", "said"),
+    ("redirects", "refused", "said"),
     [
         ([Redirect(A, 302, A)], "", f"{A} redirects to itself (status 302); the site may need cookies"),
         ([Redirect(A, 302, B), Redirect(B, 301, A)], "", f"in a circle ({A} -> {B} -> {A}); the site may need cookies"),
@@ -22,9 +22,9 @@ A, B = "http://a.test/", "http://a.test/b"
         ),
     ],
 )
-def test_redirects_without_a_page_say_where_they_end(hops: list[Redirect], refused: str, said: str) -> None:
-    assert said in redirects_end(hops, refused)
-    assert said in no_page({"status": {str(hops[0].status): 1}}, {}, redirects_end(hops, refused))
+def test_redirects_without_a_page_say_where_they_end(redirects: list[Redirect], refused: str, said: str) -> None:
+    assert said in redirects_end(redirects, refused)
+    assert said in no_page({"status": {str(redirects[0].status): 1}}, {}, redirects_end(redirects, refused))
 
 
 def test_redirects_that_explain_nothing_are_not_called_out_of_scope() -> None:
