@@ -226,7 +226,7 @@ class Dispatch:
             return False
         shards = list[TrackedLease]()
         async with self._writer.writing(TransactionKind.DISPATCH):
-            await self._writer.load_recrawls(crawl.crawl_id for crawl in self._crawls)
+            await self._writer.load_page_counts(crawl.crawl_id for crawl in self._crawls)
             now = self._clock.elapsed()
             plan = self.plan(now)
             try:

@@ -183,7 +183,7 @@ class Ingest:
             position = self._after("discovery", last)
             crawl_ids = {mark.crawl_id for mark, _, _ in batch.messages}
             await self._writer.look_up(crawl_ids)
-            await self._writer.load_recrawls(crawl_ids)
+            await self._writer.load_page_counts(crawl_ids)
             batch, now_ms = await self._judged(batch), self._clock.unix_ms()
             result = await self._store.apply_found(
                 fence,
@@ -262,7 +262,7 @@ class Ingest:
         async with self._writer.writing(TransactionKind.OUTCOMES):
             crawl_ids = {CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome)}
             await self._writer.look_up(crawl_ids)
-            await self._writer.load_recrawls(crawl_ids)
+            await self._writer.load_page_counts(crawl_ids)
             batch = self._writer.batch(random.random)
             for report, message in run:
                 match message:

@@ -93,9 +93,10 @@ class Ownership:
       broker's visit queues for shards without a lease.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `tuned`: notified when settings change. Ends the sweep's normal pause of `sweep_interval_s` between two rounds.
-    - `unswept`: notified when something may need repair. Ends the sweep's extra pause. If a round leaves nothing to
-      repair, the sweep makes the extra pause first, and then the normal pause.
+    - `settings_changed`: notified when settings change. Ends the sweep's normal pause of `sweep_interval_s` between two
+      rounds.
+    - `repair_needed`: notified when something may need repair. Ends the sweep's extra pause. If a round leaves nothing
+      to repair, the sweep makes the extra pause first, and then the normal pause.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Ownership:
         self.capacity = capacity
         self.next_host = claimed.next_host
         self.next_lease = claimed.next_lease
-        self.work, self.moved, self.tuned, self.unswept = WakeUp(), WakeUp(), WakeUp(), WakeUp()
+        self.work, self.moved, self.settings_changed, self.repair_needed = WakeUp(), WakeUp(), WakeUp(), WakeUp()
         self.leases = Leases(grant_s=settings.grant_s, longest_s=settings.longest_grant_s)
         self.commands = Commands(claimed.commands)
         # An earlier owner may have fetched any host until just now, unless the partition never had one.
@@ -124,7 +125,7 @@ class Ownership:
             max_hosts=settings.max_hosts,
             rested_from=rested_from,
             wake=self.work.notify,
-            on_incomplete=self.unswept.notify,
+            on_incomplete=self.repair_needed.notify,
         )
         self.in_hand: dict[ReportKind, int] = {}
         self.recrawls: dict[CrawlId, RecrawlPages] = {}
@@ -140,8 +141,8 @@ class Ownership:
         self.settings = settings
         self.leases.grant_s = settings.grant_s
         self.hosts.max_hosts = settings.max_hosts
-        self.tuned.notify()
-        self.unswept.notify()
+        self.settings_changed.notify()
+        self.repair_needed.notify()
         self.work.notify()
 
     def look(self) -> None:
@@ -162,7 +163,7 @@ class Ownership:
     def resumed(self) -> None:
         """Wake dispatch and the sweep, because a crawl may be dispatched again."""
         self.work.notify()
-        self.unswept.notify()
+        self.repair_needed.notify()
 
     def capacity_changed(self) -> None:
         """Wake dispatch after workers may have got new capacity.
@@ -176,7 +177,7 @@ class Ownership:
         """Store the position of a committed transaction, and wake the tasks that wait for it."""
         self.position = position
         self.moved.notify()
-        self.unswept.notify()
+        self.repair_needed.notify()
 
     def rescoping(self, crawl_id: CrawlId, now: float) -> bool:
         """Return True if queued URLs of the crawl may be outside its scope, because the scope was changed.
@@ -198,7 +199,7 @@ class Ownership:
     def suspect_orphans(self) -> None:
         """Have the next sweep search the queues for shards without a lease."""
         self.orphans_suspected = True
-        self.unswept.notify()
+        self.repair_needed.notify()
 
     def changes(self) -> Changes:
         """Return a `Changes` for one transaction, in which only `marks` is set.
@@ -209,7 +210,7 @@ class Ownership:
         """
         return Changes(marks=self.commands.marks())
 
-    def unread_recrawls(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
+    def needing_page_counts(self, crawl_ids: Iterable[CrawlId]) -> list[DispatchCrawl]:
         """Return those of the crawls whose page counts must be read from SQL.
 
         Page counts say how many pages change how often, such as 50 pages that change about once a day. Only a crawl
@@ -219,7 +220,7 @@ class Ownership:
         crawls = [crawl for crawl in map(self.crawls.find, set(crawl_ids)) if crawl is not None]
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
-    def read_recrawl(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
+    def set_page_counts(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
         """Keep `counts` in memory: the crawl's page counts, which the caller has just read from SQL.
 
         Page counts say how many pages change how often, such as 50 pages that change about once a day.
@@ -334,7 +335,7 @@ class Ownership:
                 known[1].without_requisites = False
         return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
-    def given_up(self, changes: Changes) -> None:
+    def outdate_page_counts(self, changes: Changes) -> None:
         """Update the memory after a committed transaction gave up URLs: their state is now `failed` or `excluded`.
 
         `changes.give_up` names the queues of these URLs. The page counts of their crawls may be wrong now. So these

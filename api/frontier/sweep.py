@@ -40,14 +40,14 @@ class Sweep:
         """
         own = self._own
         while True:
-            tuned, unswept = own.tuned.revision, own.unswept.revision
+            settings_changed, repair_needed = own.settings_changed.revision, own.repair_needed.revision
             try:
                 await self.once()
             except Transient as error:
                 log.warning("sweep.delayed", partition=own.partition, error=str(error))
             if self._at_rest():
-                await own.unswept.changed(unswept, self._orphans.wait_s())
-            await own.tuned.changed(tuned, own.settings.sweep_interval_s)
+                await own.repair_needed.changed(repair_needed, self._orphans.wait_s())
+            await own.settings_changed.changed(settings_changed, own.settings.sweep_interval_s)
 
     def _at_rest(self) -> bool:
         """Return True if there is nothing to repair, so that the next sweep may wait longer than usual."""

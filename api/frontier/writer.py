@@ -105,7 +105,7 @@ class PartitionWriter:
         queues that may have more such URLs.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
-        self.own.given_up(changes)
+        self.own.outdate_page_counts(changes)
         self.committed(position)
         return unfinished
 
@@ -128,7 +128,7 @@ class PartitionWriter:
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
-        self.own.given_up(batch.changes)
+        self.own.outdate_page_counts(batch.changes)
         self.committed(position)
         return unfinished
 
@@ -221,14 +221,14 @@ class PartitionWriter:
         if unknown:
             self.own.crawls.looked_up(await self.store.crawl_rows(unknown))
 
-    async def load_recrawls(self, crawl_ids: Iterable[CrawlId]) -> None:
+    async def load_page_counts(self, crawl_ids: Iterable[CrawlId]) -> None:
         """Load the page counts of these crawls from SQL, such as 50 pages that change about once a day.
 
         Crawls that use no page counts are skipped, as are crawls whose page counts in memory are still valid.
         """
-        for crawl in self.own.unread_recrawls(crawl_ids):
+        for crawl in self.own.needing_page_counts(crawl_ids):
             counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
-            self.own.read_recrawl(crawl, counts, self.clock.unix_ms())
+            self.own.set_page_counts(crawl, counts, self.clock.unix_ms())
 
     async def read_contexts(self, rows: Sequence[LeaseRow]) -> None:
         """Add to new leases the seed contexts of their URLs. Read nothing for a crawl whose seeds have no context."""

@@ -59,12 +59,12 @@ def test_capacity_wakes_no_partition_of_paused_crawls() -> None:
 def test_partition_stands_still_while_all_its_crawls_are_paused() -> None:
     owned = Owned(CrawlState.PAUSED, dispatching=False)
     assert owned.own.stopped()
-    work, unswept = owned.own.work.revision, owned.own.unswept.revision
+    work, repair_needed = owned.own.work.revision, owned.own.repair_needed.revision
     owned.crawl.state, owned.crawl.dispatching = CrawlState.RUNNING, True
     assert not owned.own.stopped()
     owned.own.resumed()
     assert owned.own.work.revision > work
-    assert owned.own.unswept.revision > unswept
+    assert owned.own.repair_needed.revision > repair_needed
 
 
 def test_partition_with_a_host_to_evict_does_not_stand_still() -> None:

@@ -91,8 +91,8 @@ def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
             orphans_suspected=False,
             work=WakeUp(),
             moved=WakeUp(),
-            tuned=WakeUp(),
-            unswept=WakeUp(),
+            settings_changed=WakeUp(),
+            repair_needed=WakeUp(),
             settings=SimpleNamespace(sweep_interval_s=0.0, orphans_interval_s=3600.0),
             stopped=lambda: paused or not queues,
         )
@@ -105,7 +105,7 @@ def test_sweep_of_a_partition_at_rest_waits_until_there_is_something() -> None:
             await _turns()
             assert sweep.rounds == 2, "a report was applied, which must be purged"
             queues.append("host")
-            own.unswept.notify()
+            own.repair_needed.notify()
             await _turns()
             assert sweep.rounds > 3, "with a host it is swept periodically"
             paused = True

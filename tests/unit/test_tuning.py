@@ -181,11 +181,11 @@ def test_an_owner_goes_on_under_other_limits_at_once() -> None:
             settings=FrontierSettings(grant_s=30.0, longest_grant_s=30.0),
             now=0.0,
         )
-        tuned, work = own.tuned.revision, own.work.revision
+        settings_changed, work = own.settings_changed.revision, own.work.revision
         own.tune(FrontierSettings(grant_s=5.0, max_hosts=7, batch=3, dispatch_batch_size=2, sweep_interval_s=0.5))
         assert (own.leases.grant_s, own.hosts.max_hosts) == (5.0, 7)
         assert (own.settings.batch, own.settings.dispatch_batch_size, own.settings.sweep_interval_s) == (3, 2, 0.5)
-        assert await own.tuned.changed(tuned, 0.0), "a sweep that sleeps for long is woken"
+        assert await own.settings_changed.changed(settings_changed, 0.0), "a sweep that sleeps for long is woken"
         assert await own.work.changed(work, 0.0), "and so is a dispatch"
 
     asyncio.run(story())
