@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from api.http.deps import Served, Services, problems
 from api.http.routing import Router
 from api.schemas.crawls import NAME
-from api.schemas.frontier import CrawlProgress, CrawlStats, Identity, LeftOutLink, host_body, waits_body
+from api.schemas.frontier import CounterCheck, CrawlProgress, CrawlStats, LeftOutLink, host_body, waits_body
 from api.schemas.model import moment_of
 from api.schemas.progress import Lag, QueuedParts, Rates, rates_body, waiting_body
 from shared.domain.crawl.host_specs import HostSpecs
@@ -60,7 +60,7 @@ async def get_stats(name: Annotated[str, Path(pattern=NAME)], served: Served) ->
             retry=counters.retries,
             revisit=counters.revisits,
         ),
-        identity=Identity(url_drift=counters.url_drift(), link_drift=counters.link_drift()),
+        identity=CounterCheck(url_drift=counters.url_drift(), link_drift=counters.link_drift()),
         tallies={kind: dict(counts) for kind, counts in tallies.items() if kind not in COUNTED},
         left_out={
             reason: [LeftOutLink(url=each.url, page=each.page) for each in examples]

@@ -17,7 +17,7 @@ TRUNCATED: Final = (
 )
 
 
-class Identity(Model):
+class CounterCheck(Model):
     """Shows whether a crawl's counters add up. Two counters must each equal the sum of other counters.
 
     Each field is the difference between such a counter and its sum, the conservation drift. The difference is 0, except
@@ -73,7 +73,7 @@ class CrawlStats(Model):
         {"discovered": 120, "queued": 20, "done": 100, "pages": 97},
     )
     queued_by: QueuedParts = field("The parts of the counter `queued`.")
-    identity: Identity = field("Two identities between the counters.")
+    identity: CounterCheck = field("Shows whether the counters add up.")
     tallies: dict[str, dict[str, int]] = field(
         "Counts by HTTP status, by reason of failure and by reason of exclusion. `left_out` counts links "
         "that were not followed, by reason. `truncated` counts pages with an incomplete body, `not_indexed` those that "

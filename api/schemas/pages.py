@@ -48,10 +48,10 @@ class PageSummary(Model):
     source: str | None = field(SEED_SOURCE, "https://example.org/members.csv")
 
 
-class EarlierFetch(Model):
-    """Any fetch of a page's URL, except the fetch that gave the stored page.
+class OtherFetch(Model):
+    """A fetch of a page's URL, other than the fetch that gave the stored page.
 
-    The fetch is an earlier fetch or, in spite of the name, a later fetch that gave no page.
+    It is an earlier fetch, or a later fetch that gave no page.
     """
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")
@@ -75,7 +75,7 @@ class PageDetail(PageSummary):
     last_modified: str | None = field(
         "The site's Last-Modified of the page. Null if there was none.", "Tue, 01 Jan 2030 08:00:00 GMT"
     )
-    history: list[EarlierFetch] = field("Other fetches of the same URL, newest first.")
+    history: list[OtherFetch] = field("Other fetches of the same URL, newest first.")
 
 
 class SeedSource(StrEnum):
@@ -130,7 +130,7 @@ def page_body(page: Page) -> PageSummary:
 def page_detail(view: PageView) -> PageDetail:
     """Return a stored page with details of its fetch, as the API shows it."""
     fetch = view.fetch
-    history = [EarlierFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
+    history = [OtherFetch(at=moment_of(at), status=status or None, reason=why) for at, status, why in fetch.history]
     return PageDetail.of(fetch, **dict(page_body(view.page)), history=history)
 
 
