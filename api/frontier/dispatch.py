@@ -111,7 +111,7 @@ class Dispatch:
     def plan(self, now: float) -> DispatchPlan:
         """Begin a pass of dispatch and return its decisions, without I/O. `now`: `Clock.elapsed`.
 
-        The caller ends the pass with `DueHosts.settle`.
+        The caller ends the pass with `DueHosts.end`.
         """
         plan, left = DispatchPlan(), self._own.settings.dispatch_batch_size
         self._hosts.lines.begin(now)
@@ -237,7 +237,7 @@ class Dispatch:
                 self._undo(plan)
                 self._pause_for(error)
             finally:
-                self._hosts.lines.settle()
+                self._hosts.lines.end()
         if shards:
             self._stats.shards += len(shards)
             self._stats.urls += sum(len(held.row.order) for held in shards)

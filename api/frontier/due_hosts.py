@@ -16,7 +16,7 @@ class DueHosts:
     """The due hosts of one partition, in a line (a queue of hosts) for each crawl.
 
     `wake` is called when capacity is allotted to a line while no pass of dispatch is in progress. A pass lasts from
-    `begin` to `settle`.
+    `begin` to `end`.
     """
 
     def __init__(self, shares: PoolShares, wake: Callable[[], None] = lambda: None) -> None:
@@ -94,21 +94,21 @@ class DueHosts:
     def use(self) -> None:
         """Take one allotment from the line of the host that `pop` returned last.
 
-        Call this before a shard of the host is leased. The pool keeps one place reserved for the shard until `settle`.
+        Call this before a shard of the host is leased. The pool keeps one place reserved for the shard until `end`.
         """
         line = self._allotted[0]
         self._shares.use(line, self._now)
         self._used.append(line)
         self._changed(line)
 
-    def settle(self) -> None:
+    def end(self) -> None:
         """End a pass of dispatch.
 
         During the pass, the pool counts each used allotment as a shard. At the end, the pool counts the new leases
         instead. So no shard is counted twice.
         """
         for line in self._used:
-            self._shares.settle(line)
+            self._shares.end_use(line)
         self._used.clear()
         self._passing = False
 
@@ -118,7 +118,7 @@ class DueHosts:
 
     def close(self) -> None:
         """Remove all lines and give back their allotments, because the partition is no longer owned."""
-        self.settle()
+        self.end()
         for crawl_id in list(self._lines):
             self.drop(crawl_id)
 

@@ -228,7 +228,7 @@ class HostQueues:
         - Lease URLs of the queue (`acquire`, then `record_lease`).
         - Put the queue back (`defer` or `reschedule`).
 
-        After the last queue, the caller calls `lines.settle`.
+        After the last queue, the caller calls `lines.end`.
         """
         self._now = now
         while (place := self.lines.pop()) is not None:

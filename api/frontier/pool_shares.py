@@ -189,7 +189,7 @@ class PoolShares:
     def use(self, line: WaitingHosts, now: float) -> None:
         """Take one allotment from the line, because the caller is about to lease a shard of one of its hosts.
 
-        After the attempt the caller calls `settle`, whether the shard was leased or not.
+        After the attempt the caller calls `end_use`, whether the shard was leased or not.
         """
         line.allotted -= 1
         since = self._pools[line.pool].since
@@ -197,7 +197,7 @@ class PoolShares:
             since[line] = now
             since.move_to_end(line)
 
-    def settle(self, line: WaitingHosts) -> None:
+    def end_use(self, line: WaitingHosts) -> None:
         """End an allotment that the line has used. Call this once after each `use`, if a shard was leased or not.
 
         Since `allot`, the allotment counts as a shard of the line's crawl, in place of the shard to be leased. This

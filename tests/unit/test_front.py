@@ -171,7 +171,7 @@ class FrontMachine(RuleBasedStateMachine):
             out.n = n
             self.front.record_lease(host, queue, slot, n)
             self.shares.add("default", queue.crawl_id, 1)
-        self.front.lines.settle()
+        self.front.lines.end()
 
     def promote(self, host: Host, queue: CrawlQueue) -> None:
         if not (queue.waiting and queue.next_due <= self.now):

@@ -81,7 +81,7 @@ def per_shard(crawls: int, *, shared: bool) -> float:
             front.record_lease(host, queue, 0, 10)
             shares.add("default", queue.crawl_id, 1)
             taken.append(place)
-        front.lines.settle()
+        front.lines.end()
         for host, queue in taken:
             shares.add("default", queue.crawl_id, -1)
             queue.leased -= 10

@@ -97,7 +97,7 @@ class Sim:
             self.shards += 1
             begins = max(self.now, host.rested_at(queue))
             heapq.heappush(self.ends, (begins + lasts, self.shards, queue.crawl_id, slot, lasts))
-        self.front.lines.settle()
+        self.front.lines.end()
 
     def _end(self) -> None:
         at, _, crawl_id, slot, lasts = heapq.heappop(self.ends)

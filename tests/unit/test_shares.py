@@ -33,7 +33,7 @@ def dispatch(shares: PoolShares, lines: DueHosts) -> Counter[CrawlId]:
         sent[place[0]] += 1
     for crawl_id, n in sent.items():
         shares.add(POOL, crawl_id, n)
-    lines.settle()
+    lines.end()
     return sent
 
 
