@@ -287,7 +287,7 @@ class Leases:
         """Return the leases of this crawl."""
         return [held for held in self._held.values() if held.row.crawl_id == crawl_id]
 
-    def settle(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
+    def update(self, lease_id: LeaseId, urls: dict[Fingerprint, LeasedUrl], *, freed: bool, now: float = 0.0) -> None:
         """Update a lease in memory after a transaction that changed it was committed.
 
         - `urls`: the lease's URLs that have no outcome yet.

@@ -178,7 +178,7 @@ class OutcomeBatch:
     def commit(self) -> None:
         """Apply the decisions to the leases, hosts and budgets in memory, after the transaction has committed."""
         for lease_id, left in self._left.items():
-            self.leases.settle(lease_id, left, freed=lease_id in self._freed, now=self.now)
+            self.leases.update(lease_id, left, freed=lease_id in self._freed, now=self.now)
         for lease_id, n in self.changes.expired.items():
             held = self.leases.get(lease_id)
             if held is not None:

@@ -355,7 +355,7 @@ class Ownership:
         self.with_contexts.pop(crawl_id, None)
         for held in self.leases.of_crawl(crawl_id):
             unbegun = held.grant is None
-            self.leases.settle(held.row.lease_id, {}, freed=unbegun)
+            self.leases.update(held.row.lease_id, {}, freed=unbegun)
             host = self.hosts.host(held.row.host_id)
             if host is not None and unbegun:
                 self.hosts.release(host, held.row.slot, now, held.row.delay_ms / 1000)

@@ -95,13 +95,13 @@ def test_settling_shrinks_and_frees() -> None:
     leases.add(row(2, host=7), 0.0)
     assert {each.row.host_id for each in leases} == {1, 7}
     left = {held.row.order[1]: held.row.urls[held.row.order[1]]}
-    leases.settle(L, left, freed=False)
+    leases.update(L, left, freed=False)
     assert held.remaining() == [1]
     leases.lower(L, held.row.order[1], 1)
     leases.lower(L, held.row.order[1], 5)
     leases.lower(L, held.row.order[0], 0)
     assert [(url.depth, url.least) for url in held.row.urls.values()] == [(2, 1)]
-    leases.settle(L, {}, freed=True)
+    leases.update(L, {}, freed=True)
     assert leases.get(L) is None
     assert [held.row.lease_id for held in leases.of_crawl(CrawlId(1))] == [2]
 

@@ -75,7 +75,7 @@ class Partitioned:
         self.leases.granted(held, 1, "worker", self.now)
 
     def end(self, held: TrackedLease) -> None:
-        self.leases.settle(held.row.lease_id, {}, freed=True)
+        self.leases.update(held.row.lease_id, {}, freed=True)
 
 
 def test_refused_shard_that_the_sweep_publishes_meanwhile() -> None:
