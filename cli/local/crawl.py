@@ -153,9 +153,9 @@ def _already_finished(wanted: CrawlRequest, summary: "Summary") -> int:
     finished_ms = summary.row.finished_at_ms or 0
     index = wanted.folder.index
     if not index.exists() or index.stat().st_mtime * 1000 < finished_ms:
-        from cli.local.finalize import settle
+        from cli.local.finalize import complete_archive
 
-        settle(wanted.folder)
+        complete_archive(wanted.folder)
     code = Exit.OK if summary.counters.pages else Exit.NOTHING_FETCHED
     pages, failed = summary.counters.pages, summary.counters.failed
     again = f"--retry-failed tries {failed:,} failed URL{'' if failed == 1 else 's'} again, " if failed else ""
@@ -235,14 +235,14 @@ def _ended(wanted: CrawlRequest, ending: "RunOutcome", seconds: float, finished_
     - `finished_before_ms`: when an earlier run finished the crawl (Unix ms). None: the crawl was not finished.
     """
     from cli.data.summary import as_json, as_text, given_up_text, summarized
-    from cli.local.finalize import is_finished, settle
+    from cli.local.finalize import complete_archive, is_finished
     from cli.local.process_group import RunEnd, RunOutcome
 
     folder = wanted.folder
     summary = None
     try:
         try:
-            settle(folder)
+            complete_archive(folder)
         finally:
             summary = summarized(folder)
     except (OSError, Unusable, Transient) as error:

@@ -55,7 +55,7 @@ def repair(archive: Path) -> None:
             say(f"segment {segment.segment} is damaged at {segment.damaged}; the records there are lost")
 
 
-def settle(folder: CrawlFolder) -> None:
+def complete_archive(folder: CrawlFolder) -> None:
     """Complete the unfinished WARC files of a crawl, and write the index of its accepted pages (index.cdxj)."""
     repair(folder.archive)
     if not folder.database.is_file():

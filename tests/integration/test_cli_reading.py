@@ -19,7 +19,7 @@ from cli.data.summary import summarized
 from cli.local.crawl import _ended, put_authorities
 from cli.local.crawl_args import CrawlRequest
 from cli.local.crawl_folder import CrawlFolder
-from cli.local.finalize import is_finished, settle
+from cli.local.finalize import complete_archive, is_finished
 from cli.local.process_group import RunEnd, RunOutcome
 from cli.main import main
 from cli.terminal.exits import Exit
@@ -214,7 +214,7 @@ def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
 
 
 def test_the_index_lists_each_page_once_at_its_record(crawl: StoredCrawl) -> None:
-    settle(CrawlFolder(crawl.path))
+    complete_archive(CrawlFolder(crawl.path))
     lines = list(stored_crawl.index_lines(crawl.path))
     assert sorted(line["url"] for line in lines) == sorted(crawl.pages)
     for line in lines:
