@@ -137,7 +137,7 @@ async def copied(source: str, target: str, cluster: "ClusterMasterSettings | Non
                         total += await _table(taken, fresh, table, of_target)
                     numbers = await taken.read(rows.numbers)
             await fresh.write(lambda c: rows.give_beyond(c, numbers))
-            await fresh.settle()
+            await fresh.migrate_and_sync()
             with of_source():
                 await _refuse_masters(source, cluster)
                 async with snapshot(source) as later:

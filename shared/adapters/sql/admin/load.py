@@ -34,7 +34,7 @@ class DatabaseLoad(Protocol):
     async def write(self, statements: Callable[[Connection], T]) -> T:
         """Run `statements`, a function that writes, and return its result. Do not call this concurrently."""
 
-    async def settle(self) -> None:
+    async def migrate_and_sync(self) -> None:
         """Migrate a SQLite database to the newest schema and sync it to disk. The caller must not write afterwards.
 
         Do nothing on PostgreSQL. The call is optional: without it, this is done at the end of `filling`.
@@ -88,17 +88,17 @@ class _SqliteFilling:
     def __init__(self, engine: Engine, thread: ThreadPoolExecutor) -> None:
         self._engine = engine
         self._thread = thread
-        self._settled = False
+        self._migrated = False
 
     async def write(self, statements: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, statements)
 
-    async def settle(self) -> None:
-        if self._settled:
+    async def migrate_and_sync(self) -> None:
+        if self._migrated:
             return
-        self._settled = True
+        self._migrated = True
         await self.write(upgrade)
-        await asyncio.get_running_loop().run_in_executor(self._thread, _settle, self._engine)
+        await asyncio.get_running_loop().run_in_executor(self._thread, _sync, self._engine)
 
     def _transact(self, statements: Callable[[Connection], T]) -> T:
         try:
@@ -121,7 +121,7 @@ async def _on_sqlite(database: str, schema_of: str) -> AsyncIterator[DatabaseLoa
     try:
         await fresh.write(lambda connection: upgrade(connection, schema_of))
         yield fresh
-        await fresh.settle()
+        await fresh.migrate_and_sync()
         os.link(part, path)  # unlike a rename, this never replaces another file
     except FileExistsError:
         raise Unusable(f"{path} was made meanwhile, so it was not replaced") from None
@@ -131,7 +131,7 @@ async def _on_sqlite(database: str, schema_of: str) -> AsyncIterator[DatabaseLoa
         _remove(part)
 
 
-def _settle(engine: Engine) -> None:
+def _sync(engine: Engine) -> None:
     """Move all data from the write-ahead log into the SQLite file, and sync the file to disk."""
     try:
         with engine.connect() as connection:

@@ -250,7 +250,7 @@ class LongTransaction:
         except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, OverflowError) as error:
             raise mapped(error) from error
 
-    async def settle(self) -> None:
+    async def migrate_and_sync(self) -> None:
         """Do nothing. On SQLite this call migrates the tables. On PostgreSQL a later transaction migrates them."""
 
 
