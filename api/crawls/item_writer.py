@@ -5,7 +5,7 @@ items. One transaction writes the rows and moves the position. It begins with a 
 earlier leader, so an earlier leader writes nothing.
 
 An item is stored once the outcome of its page is accepted. If the outcome is missing when the item is read, the item
-waits in the table until `ItemTable.settle` stores or drops it.
+waits in the table until `ItemTable.resolve_drafts` stores or drops it.
 
 If the stream drops messages before they are read (`items_age_s`, `items_bytes`), their items are missing in the table.
 This is logged, counted and raised as an alarm. A message that cannot be decoded, or that the database refuses for good,
@@ -128,7 +128,7 @@ class ItemWriter:
                 elif self._awaited or self._clock.elapsed() >= skip_at:
                     await self._skip_dropped()
                     skip_at = self._clock.elapsed() + _SKIP_S
-                await until_resource_available(self._settle)
+                await until_resource_available(self._resolve_drafts)
         finally:
             await reader.close()
 
@@ -209,13 +209,13 @@ class ItemWriter:
         self._position = position
         self._changed(changes)
 
-    async def _settle(self) -> None:
+    async def _resolve_drafts(self) -> None:
         """Store the waiting items whose page's outcome was applied. Drop the items whose outcome can no longer come."""
         assert self._fence is not None, "nothing is written before the table is claimed"
         max_count, evidence = MAX_COUNT, None
         while True:
             try:
-                changes = await self._table.settle(self._fence, self._position, max_count, evidence)
+                changes = await self._table.resolve_drafts(self._fence, self._position, max_count, evidence)
             except Permanent as error:
                 if evidence is not None:
                     raise

@@ -29,16 +29,16 @@ class ItemTable(Protocol):
         Return the numbers of items that were stored and dropped.
 
         - Items of a fetch whose outcome an owner accepted are stored.
-        - Items of a fetch whose outcome may still come are set aside: `settle` stores or drops them later.
+        - Items of a fetch whose outcome may still come become drafts: `resolve_drafts` stores or drops them later.
         - Items of all other fetches are dropped: their outcome was not accepted, or the table has items of a later
           fetch of the page.
         - Items of crawls that are deleted or do not exist are dropped.
         """
 
-    async def settle(
+    async def resolve_drafts(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
-        """Store or drop items that `apply` set aside, because the outcome of their fetch was not known yet.
+        """Store or drop drafts: items that `apply` set aside, because the outcome of their fetch was not known yet.
 
         A call handles at most `max_count` fetches, with or without `evidence`. It handles only decided fetches: an
         owner has accepted the outcome of the fetch, or the outcome can no longer come.

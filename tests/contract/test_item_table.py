@@ -78,7 +78,7 @@ class Written:
 
     async def settle(self) -> int | None:
         """Settle what waits; items stored, None where nothing was decided."""
-        changes = await self.table.settle(self.fence, ItemPosition(77, self.sequence), 100)
+        changes = await self.table.resolve_drafts(self.fence, ItemPosition(77, self.sequence), 100)
         return None if changes is None else self._changed(changes)
 
     def _changed(self, changes: ItemChanges) -> int:
@@ -232,9 +232,9 @@ def test_waiting_items_that_cannot_be_stored_become_a_letter(on_items: OnItems) 
         await w.put(page(1, "a", lease=5), page(2, "b", lease=5), accepted=False)
         await ended(w.run, 5)
         for left in (1, 0):
-            assert await w.table.settle(w.fence, ItemPosition(77, w.sequence), 1, "cannot be stored") == ItemChanges(
-                {}, {}
-            )
+            position = ItemPosition(77, w.sequence)
+            changes = await w.table.resolve_drafts(w.fence, position, 1, "cannot be stored")
+            assert changes == ItemChanges({}, {})
             w.fence = ItemFence(w.fence.term, w.fence.version + 1)
             assert w.tables.value("SELECT count(*) FROM item_drafts") == left
         assert w.tables.rows("SELECT evidence FROM dead_letters") == [("cannot be stored",)] * 2

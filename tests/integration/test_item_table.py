@@ -42,13 +42,13 @@ class Poisoned(SqlItems):
     full = 0
     claims = 0
 
-    async def settle(
+    async def resolve_drafts(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
         decided = await self._run.read(lambda c: c.execute(item_rows._DECIDED, {"max_count": max_count}).all())
         if evidence is None and any(row.url.endswith("/later") for row in decided):
             raise Permanent("this can never be written")
-        return await super().settle(fence, position, max_count, evidence)
+        return await super().resolve_drafts(fence, position, max_count, evidence)
 
     async def claim(self, term: Term) -> tuple[ItemFence, ItemPosition]:
         self.claims += 1
@@ -256,20 +256,20 @@ def test_idle_writer_asks_for_dropped_items_often_only_for_a_finishing_crawl(
     async def story() -> None:
         async with stage(tmp_path, server) as s:
             looks = reads = 0
-            state, settle = s.broker.items_state, s.table.settle
+            state, resolve = s.broker.items_state, s.table.resolve_drafts
 
             async def looked() -> ItemsState:
                 nonlocal looks
                 looks += 1
                 return await state()
 
-            async def settled(*arguments: Any) -> ItemChanges | None:
+            async def resolved(*arguments: Any) -> ItemChanges | None:
                 nonlocal reads
                 reads += 1
-                return await settle(*arguments)
+                return await resolve(*arguments)
 
             monkeypatch.setattr(s.broker, "items_state", looked)
-            monkeypatch.setattr(s.table, "settle", settled)
+            monkeypatch.setattr(s.table, "resolve_drafts", resolved)
             async with s.writing(1) as writer:
                 if finishing:
                     writer._awaited[CrawlId(1)] = ItemPosition(0, 9)

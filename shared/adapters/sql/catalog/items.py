@@ -178,8 +178,8 @@ def apply(
     """Store the items of the messages and the dead letters, and set the stored position in the stream of items.
 
     Items of an accepted fetch replace the earlier items of the page. Items of a fetch that may still be accepted become
-    drafts, which `settle` stores or drops later. Other items are dropped. Return how many were stored and dropped.
-    Raise OwnershipLost if another writer has claimed the table.
+    drafts, which `resolve_drafts` stores or drops later. Other items are dropped. Return how many were stored and
+    dropped. Raise OwnershipLost if another writer has claimed the table.
     """
     _pass(connection, fence, position)
     for letter in letters:
@@ -200,7 +200,7 @@ def apply(
     return _put(connection, accepted, dropped)
 
 
-def settle(
+def resolve_drafts(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
     """Remove at most `max_count` drafts (items of a fetch) whose fetch was accepted, or can no longer be accepted.
@@ -436,12 +436,12 @@ def _stored(row: Row[Any]) -> StoredItem:
 class SqlItems(SqlAdapter):
     """The table of the items that were extracted from pages (`shared.ports.items.ItemTable`), on SQL."""
 
-    async def settle(
+    async def resolve_drafts(
         self, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None = None
     ) -> ItemChanges | None:
         if await self._run.read(lambda c: c.execute(_DECIDED, {"max_count": 1}).first()) is None:
             return None
-        return await self._run.write(bound(settle, fence, position, max_count, evidence))
+        return await self._run.write(bound(resolve_drafts, fence, position, max_count, evidence))
 
     claim = write(claim)
     apply = write(apply)
