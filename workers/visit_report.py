@@ -32,7 +32,8 @@ class SettledUrl(msgspec.Struct, frozen=True, gc=False):
     """A URL's outcome, with the links and items of its page.
 
     - `found`: the links to report.
-    - `outlinks`: the arguments for `OutlinkResolver.acknowledged` once the broker has acknowledged the links.
+    - `outlinks`: the results of the worker's `OutlinkResolver` from which `found` was made. After the broker has
+      acknowledged the report, the resolver remembers these links, so that no link is reported twice.
     """
 
     outcome: UrlOutcome

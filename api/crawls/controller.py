@@ -71,7 +71,7 @@ _LOOK_BACK_S: Final = 2.0
 EXAMINED: Final = 500
 """Maximum crawls that a call of `_reopen` examines while a new leader goes through all crawls for the first time."""
 _EXAMINED_LATER: Final = 10
-"""Maximum crawls that a later call examines. The leader then goes through all crawls again and again, but slower."""
+"""Maximum crawls that one call of `_reopen` examines, after the leader has examined every crawl for the first time."""
 
 
 def _none() -> None:
@@ -229,8 +229,8 @@ class CrawlController:
     async def replace_specs(self, published: dict[CrawlId, SpecState | None]) -> PublishedSpecs:
         """Replace `self.specs` by a new record of the published specs, and return the record.
 
-        The next pass then decides on every crawl again. `published`: for each crawl with a published spec, the revision
-        of that spec, and if the spec says that the crawl is deleted or paused. None if the spec cannot be read.
+        The next pass then decides on every crawl again. `published` has a value for each crawl with a published spec:
+        the content of the published spec (`SpecState`), or None if the published spec cannot be read.
         """
         over = [crawl_id for crawl_id in published if crawl_id not in self._known]
         found = {row.crawl_id: row for row in await self._store.crawl_rows(over)}

@@ -138,9 +138,13 @@ class FinishedCheck:
     A crawl seems finished if no URL is leased, and no further URL will be leased. The proof may take several calls of
     `once`, because all published reports must be applied first.
 
-    `resting`: the crawls that seemed finished at the last call of `once`. Their proof may be missing yet, so the
-    caller must pass them to the next call, too, unless a crawl is no longer running. Also pass every running crawl
-    whose counters or state have changed.
+    To each call of `once`, the caller passes these running crawls:
+
+    - crawls whose counters or state have changed since the last call,
+    - crawls in `resting`.
+
+    `resting`: the crawls that seemed finished at the last call of `once`. The proof for these crawls may not be
+    complete yet.
     """
 
     def __init__(self, partitions: Iterable[Partition], store: Store, broker: Broker) -> None:
@@ -209,25 +213,21 @@ class FinishedCheck:
     async def _resting(
         self, ended: Mapping[Active, Callable[[Counters], str | None]], proving: Collection[Active]
     ) -> dict[Active, Finished]:
-        """Return the crawls that seem finished, except those that must wait for a command.
-
-        Each crawl is returned with the finish reason and the version of its counters.
+        """Return the crawls that seem finished, each with the finish reason and the version of its counters.
 
         A crawl seems finished if no URL is leased, and one of these is true:
 
         - No URL is queued. The finish reason is "complete".
         - URLs are queued, but the crawl's function in `ended` returns a finish reason, such as "max_pages".
 
-        Parameters:
+        Every crawl that seems finished is also added to `self.resting`.
 
         - `ended`: by crawl to check, the function that decides from the crawl's counters if the crawl has ended. The
           function returns None if the crawl goes on.
-        - `proving`: the crawls that the caller may report as finished after this call. Such a crawl is left out of the
-          result if a command of the crawl is in progress. The commands of other crawls do not matter yet.
-
-        Also add every crawl that seems finished to `self.resting`, even a crawl that is left out because of a command.
-        So later calls check the crawl again.
+        - `proving`: the crawls for which this call is the last step of the proof. If a command of such a crawl is in
+          progress, the crawl is not in the result. The crawl is only added to `self.resting`.
         """
+        # Other crawls are returned in spite of a command: the last step of their proof is a later call.
         commands = await self._store.crawls_with_commands([active[0] for active in proving]) if proving else ()
         counted = await self._store.counters_in([active[0] for active in ended], self._partitions) if ended else {}
         found = {}

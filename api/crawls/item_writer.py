@@ -81,10 +81,9 @@ class ItemWriter:
             await asyncio.sleep(_AGAIN_S)
 
     async def has(self, crawl_id: CrawlId) -> bool:
-        """Return True if all awaited items of the crawl are written: each was stored in the table or dropped for good.
+        """Return True if no item of the crawl is left to write: each was stored in the table or dropped for good.
 
-        The items to await are fixed by the first call for a crawl: those that the stream has at that time. Later items
-        are not awaited.
+        The first call for a crawl notes the present end of the stream. Items that reach the stream later do not count.
         """
         return bool(await self.complete([crawl_id]))
 

@@ -26,10 +26,11 @@ COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
 _SHORT_READS: Final = 2
-"""How many extra reads `is_current` requires, before it trusts that every crawl was compared with SQL.
+"""How many of the reads that `is_current` counts may be short: a short read compares fewer than `COMPARED` crawls.
 
-Each read compares the next 10 crawls (`COMPARED`), so 100 crawls need at least 10 reads. A read at the end of the list
-may compare fewer than 10. So `is_current` requires 2 reads more, here 12, to be certain that no crawl is left out."""
+The reads go through the list of crawls again and again, 10 crawls (`COMPARED`) at a time. The last read of each round
+is short if fewer than 10 crawls are left. `is_current` does not rely on 2 of its reads, because they may be short.
+Example: 100 crawls need 10 full reads, so `is_current` requires 12 reads."""
 
 
 class KnownCrawls:
@@ -153,7 +154,11 @@ class KnownCrawls:
         self._pending.intersection_update(crawl_ids)
 
     def take_unchecked(self) -> list[CrawlRow]:
-        """Return the rows of the unchecked crawls that are running, and mark all crawls as checked."""
+        """Return the rows of the unchecked crawls that are running. Then mark all crawls as checked.
+
+        Unchecked crawls that are seeding or paused are marked, too, but not returned: only running crawls are checked.
+        `take` marks a crawl as unchecked again when its row changes, for example when it begins to run.
+        """
         rows = [row for crawl_id in self._unchecked if (row := self._rows.get(crawl_id)) is not None]
         self._unchecked.clear()
         return [row for row in rows if row.state is CrawlState.RUNNING]

@@ -183,9 +183,14 @@ def reconcile(
 
 
 def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
-    """Return True if the crawl has used up its `budget.max_seconds`, given as `max_ms` (None: no limit).
+    """Return True if the crawl has been worked on for `max_ms` or longer. Return False if `max_ms` is None.
 
-    `now`: by pool, the value of the pool's clock in ms. It counts the time in which the pool can work on crawls.
+    - `max_ms`: the crawl's `budget.max_seconds` in ms; None if the crawl has no such limit.
+    - `now`: the present value of each pool's clock, in ms. The clock is no time of day: it runs only while crawls of
+      the pool are worked on.
+
+    Example: the crawl began when its pool's clock showed 6,000. The clock now shows 9,000. So the crawl has been worked
+    on for 3,000 ms. The result is True if `max_ms` is at most 3,000.
     """
     return max_ms is not None and active_ms(row, now) >= max_ms
 

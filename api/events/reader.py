@@ -68,11 +68,13 @@ class EventCursor:
 
     @property
     def is_past_stored(self) -> bool:
-        """True once the cursor has returned all old events that it must return: those that were stored before `open`.
+        """True once a cursor that began with stored events has returned them all. Only new events follow.
 
-        - With `after`: the old events are those after the sequence `after`. If there are none, the value is True as
-          soon as `open` has returned.
-        - With `after=None`: the cursor never returns old events, and the value is always False.
+        Stored events are those that were in the stream before `open`.
+
+        - With a number as `after`: the cursor begins with the stored events after this sequence. If there are none, the
+          value is True as soon as `open` has returned.
+        - With `after=None`: the value is always False, because the cursor does not begin with stored events.
         """
         return self._stored_to is not None and self._position >= self._stored_to
 
@@ -121,17 +123,16 @@ class EventCursor:
         self._doubtful = True
 
     def skip_others(self, state: EventsState) -> None:
-        """Move the position to the last sequence in `state`, past events of other subjects.
+        """Move the position past events of other subjects, which `next` does not return.
 
-        The caller must keep this order, or else events of this cursor's subjects may be skipped:
+        Call this only after `next` returned nothing. `state`: the state of the stream, read before that call of `next`.
 
-        1. Read `state`.
-        2. Call `next`.
-        3. Only if `next` returned nothing, call `skip_others(state)`. Then all events between the position and the last
-           sequence in `state` are of other subjects.
+        Example: the position is 5, and the last sequence in `state` is 20. `next` then returned nothing, so the events
+        6 to 20 are all of other subjects. The position becomes 20.
 
         If the stream may have been replaced, the position stays the same.
         """
+        # If `state` were read after `next`, events of this cursor's subjects that came in between would be skipped.
         if not self._doubtful and state.created_ns == self._stream:
             self._position = max(self._position, state.last)
 

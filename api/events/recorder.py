@@ -319,7 +319,10 @@ class EventRecorder:
             self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
 
     async def _skip_letters(self) -> None:
-        """Publish a single event for all dead letters after the last recorded one, and record them as published."""
+        """Publish one event "many_created" that covers all dead letters without an event, instead of one event each.
+
+        Then record all these dead letters as published. Call this if there are too many new dead letters for one read.
+        """
         newest = await self._overview.newest_letter()
         if newest > self._letter:
             data = {"letter": newest, "after": self._letter}

@@ -34,7 +34,8 @@ class _Worker(Struct):
 class PoolCapacity:
     """Counts how many more URL shards the workers of each pool can take, from the statuses that one master received.
 
-    - `ahead`: how many shards to send out for each visit that a worker could begin now. It can be changed at any time.
+    - `ahead`: a factor, which can be changed at any time. Example with the factor 2: if the workers of a pool could
+      begin 5 visits now, up to 10 shards that no worker has begun may be out.
     - `held`: why this master dispatches nothing now, or None.
     - `shares`: divides the capacity of a pool among its crawls.
     """
@@ -193,15 +194,10 @@ class BudgetReservation:
         self._change(partition, leased=-n, pages=pages, size=size)
 
     def page_share(self, partition: Partition) -> Share:
-        """Return which of the crawl's permitted requests for stored pages this partition may start.
+        """Return the partition's share of the requests for stored pages that the crawl may start per day.
 
-        A crawl may start a limited number of these requests per day. Each partition gets a share in proportion to its
-        stored pages. Example: partition 0 has 3/4 of the crawl's stored pages, and partition 1 has 1/4. Then partition
-        0 may start about 3/4 of the requests, and partition 1 the rest.
-
-        A formula gives each permitted request a number from 0 to 2^64 - 1. The `Share` is the range of numbers that
-        belongs to the partition. In the example, partition 0 has the lowest 3/4 of the numbers. No two ranges overlap,
-        so each request is started by one partition only.
+        The share is in proportion to the partition's stored pages. Example: partition 0 has 3/4 of the crawl's stored
+        pages, and partition 1 has 1/4. Then partition 0 may start about 3/4 of the requests, and partition 1 the rest.
         """
         before = sum(part.pages for each, part in self._spent.items() if each < partition)
         here = self._spent[partition].pages if partition in self._spent else 0

@@ -79,10 +79,10 @@ class CommandRunner:
     async def _ready(self, run: CommandRun) -> bool:
         """Return True if the command may run now. A command that waits delays only later commands of its crawl.
 
-        - A deletion of seeds waits until the seeds that were accepted before it are applied.
+        - A deletion of seeds, also by a SEED_SET, waits until the seeds that were accepted before it are applied.
         - EXCLUDE and RESCOPE wait until no worker may request a URL that they forbid.
-        - A SEED_SET goes through its list of removed seeds twice. At the second time, each chunk waits until no worker
-          may request the URLs that the chunk withdraws.
+        - A SEED_SET goes through its list of removed seeds twice. The first pass withdraws the seeds that are not
+          leased. The second pass withdraws the leased ones, so each chunk waits until no worker may request its seeds.
         - REDISCOVER waits until no worker compares links with an earlier scope.
         """
         own = self._own
@@ -111,17 +111,15 @@ class CommandRunner:
         return own.position.discovery_seq >= min(through, run.sequence)
 
     def _out_of_reach(self, run: CommandRun) -> bool:
-        """Return True if no worker can request a forbidden URL, so that this EXCLUDE may run.
+        """Return True if this EXCLUDE may run: no worker can still request a URL that the new exclusion covers.
 
         Both of these must be true:
 
-        - This owner has read the exclusion. So the owner gives no new grant for the URLs that the exclusion covers.
-        - No live grant is for a shard that contains a forbidden URL.
-
-        A URL is forbidden if any exclusion covers the URL, or if its crawl's scope excludes the URL.
+        - This owner has read the new exclusion. So the owner gives no new grant for a URL that the exclusion covers.
+        - No shard with a live grant contains such a URL.
         """
-        # An owner that knows the exclusion gives no new grant for such URLs. The check does not tell the rules apart.
-        # So the command also waits for grants with URLs that are forbidden by another rule.
+        # The second check does not tell the rules apart. So the command also waits for live grants of shards with a URL
+        # that another exclusion covers, or that the crawl's scope excludes.
         exclusions, now = self._own.crawls.exclusions, self._clock.elapsed()
         if exclusions.revision < int(str(run.args["revision"])):
             return False
@@ -147,13 +145,15 @@ class CommandRunner:
         return not recalled
 
     async def _scope_in_force(self, run: CommandRun) -> bool:
-        """Return True if this RESCOPE may run: every worker with a grant keeps to the changed scope.
+        """Return True if this RESCOPE may run: no worker may still fetch a URL that the changed scope excludes.
 
-        If the crawl is deleted: return True, because there is nothing to wait for. Return False in these cases:
+        Return False in these cases:
 
         - This owner does not use the changed scope yet.
-        - A lease that has a grant contains a URL that the changed scope excludes.
+        - A worker was given a shard that contains a URL that the changed scope excludes, and the lease is not over.
         - SQL cannot be read now.
+
+        If the crawl is deleted, return True: there is nothing to wait for.
         """
         # The sweep ends a lease with such a URL after its grant has expired. The URLs return to the queue.
         own = self._own
@@ -172,15 +172,18 @@ class CommandRunner:
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
     async def _rediscover_may_run(self, run: CommandRun) -> bool:
-        """Prepare the next chunk of this REDISCOVER. Return True if the chunk may run now, or if the crawl is deleted.
+        """Return True if the next chunk of this REDISCOVER may run now. If leases prevent that, try to remove them.
 
         Return False in these cases:
 
         - This owner does not use the wider scope yet.
-        - The crawl has leases of an earlier spec revision. If no worker has begun any of them, this call ends up to
-          `_LEASES_AT_ONCE` of them. Otherwise it ends none.
+        - The crawl has a lease of an earlier spec revision that a worker has begun. The chunk waits for its end.
+        - The crawl has leases of an earlier spec revision, but no worker has begun any of these leases. Then this call
+          puts their URLs back into the queue, for at most `_LEASES_AT_ONCE` leases. A later call returns True.
         - The next chunk must read pages, and this master cannot read the archive.
         - SQL cannot be read now.
+
+        If the crawl is deleted, return True: there is nothing to wait for.
         """
         # Links of pages that are stored from then on are judged by the wider scope, so those pages need not be read.
         own = self._own

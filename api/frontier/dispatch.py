@@ -39,7 +39,6 @@ _BUDGET_S = 5.0
 
 _SPENT_S = 60.0
 """Maximum seconds until a queue is examined again, if nothing was leased because its crawl's budget is spent.
-
 The queue is examined sooner if one of its waiting URLs becomes due."""
 
 
@@ -66,11 +65,11 @@ _Request = tuple[LeaseRequest, Host, CrawlQueue]
 
 
 class DispatchPlan(Struct):
-    """What one pass of dispatch decides. A queue that the pass took, but did not list, has nothing to lease now.
+    """What one pass of dispatch decides: the leases to write, and the queues that SQL must change first.
 
-    - `requests`: leases to write. Their slots and their budget are reserved already.
+    - `requests`: the leases to write. Their slots and their budget are reserved already.
     - `unprepared`: queues whose URLs must be changed in SQL before a lease (`_Preparation`), for example excluded.
-    - `taken`: True if the pass took a queue out of a line. Then the next pass begins without a pause.
+    - `taken`: True if the pass examined any queue, even if both lists are empty. The next pass then begins at once.
     """
 
     requests: list[_Request] = field(default_factory=list)
@@ -145,12 +144,13 @@ class Dispatch:
     def _decide(
         self, host: Host, queue: CrawlQueue, now: float, *, promoted: bool = False
     ) -> LeaseRequest | _Preparation | None:
-        """Decide what to do with a queue that was taken out of its line.
+        """Decide what to do with a queue that was taken out of its line. Return one of these:
 
-        Return a lease request with its slot and budget reserved, or what SQL must do first. Return None if there is
-        nothing to lease now: the queue was put back, or its crawl is gone.
+        - A lease request. Its slot and its budget are reserved already.
+        - A `_Preparation`: SQL must change the queue in this way, before URLs of the queue can be leased.
+        - None: there is nothing to lease now. The queue was put back, or its crawl is gone.
 
-        `promoted`: True if the URLs that waited and are due were just moved into the queue.
+        `promoted`: True if SQL has just done `_Preparation.PROMOTE` for this queue: do not return PROMOTE again.
         """
         crawl = self._crawls.get(queue.crawl_id)
         if crawl is None:
@@ -338,10 +338,10 @@ class Dispatch:
         return shards
 
     async def _permitted(self, shards: Sequence[TrackedLease], now: float) -> list[TrackedLease]:
-        """Exclude the leases' URLs that may not be requested. Return the leases that may be published.
+        """Exclude the forbidden URLs of new leases, and return the leases whose shards may be published.
 
-        Call it inside `PartitionWriter.writing`. If the disk is full, nothing is excluded, and leases with such URLs
-        are not returned.
+        A forbidden URL is one that an exclusion or the scope excludes. If the disk is full, no URL can be excluded.
+        Leases with a forbidden URL are then left out of the result. Call this inside `PartitionWriter.writing`.
         """
         await self._writer.judge(held for held in shards if self._own.rescoping(held.row.crawl_id, now))
         try:

@@ -118,14 +118,14 @@ class DispatchCrawl:
         return compiled(self.spec.recrawl) if self.spec.recrawl.used else None
 
     def recrawl_of(self, url: LeasedUrl) -> CompiledRecrawl | None:
-        """Return the rules that the owner applies to an outcome of this URL, because pages may be fetched repeatedly.
+        """Return the recrawl rules for an outcome of this leased URL. None if no such rules apply.
 
         - If the spec fetches pages repeatedly: return the rules of its section `recrawl`.
-        - If the spec fetches each page once, and a page of the URL was stored when the URL was leased (`url.last`):
-          return the rules, too. They apply the policy `never`: the page is not fetched again after this fetch.
-        - If the spec fetches each page once, and no page was stored: return None.
+        - If the spec fetches each page once, and no page of the URL was stored before the lease: return None.
+        - If the spec fetches each page once, but a page was stored before the lease (`url.last`): return the rules of
+          the section `recrawl`. Its policy is `never`, so the page is not fetched again after this outcome.
         """
-        # The second case: the stored page was leased before a new spec revision set the policy to `never`.
+        # The third case: the stored page was leased before a new spec revision set the policy to `never`.
         spec = self.spec.recrawl
         return None if url.last is None and not spec.used else compiled(spec)
 

@@ -102,10 +102,10 @@ class DueHosts:
         self._changed(line)
 
     def end(self) -> None:
-        """End a pass of dispatch.
+        """End a pass of dispatch: give back the places in the pool that `use` reserved.
 
-        During the pass, the pool counts each used allotment as a shard. At the end, the pool counts the new leases
-        instead. So no shard is counted twice.
+        Call this after the shards are leased. The pool counts each leased shard itself, so the shard needs no reserved
+        place any more. If no shard was leased for a place, the place is free again.
         """
         for line in self._used:
             self._shares.end_use(line)

@@ -1,13 +1,18 @@
-"""Grants: answer `begin` and `extend` for a partition's leases.
+"""Grants: answer the workers' questions about a partition's leases.
+
+- `begin`: may a visit of the leased shard begin? If so, the worker gets a grant, which is limited in time.
+- `extend`: may the visit go on? If so, the grant ends later.
 
 Before the owner permits a worker to fetch, it proves in SQL that its term is still the newest of the partition. The
 transaction or read that proves this begins after the worker's question arrived. So an owner that was deposed while its
 process slept grants nothing. Before a lease gets a further grant, the owner applies all outcomes that were published
 before the question. So the further grant covers only URLs without an outcome.
 
-Each answer depends on the present state of the host and the crawl, not on their state when the lease was made. If no
-request may start for long, the answer to `begin` ends the lease, and its URLs return to the queue. The answer to
-`extend` is then `stop`.
+Each answer depends on the present state of the host and the crawl, not on their state when the lease was made. Example:
+the crawl was paused.
+
+- The worker asks `begin`: the owner ends the lease, and the URLs return to the queue.
+- The worker asks `extend`: the answer contains `stop`, so the visit starts no further request.
 """
 
 from collections.abc import Sequence
@@ -89,13 +94,15 @@ class _PendingAsk(Struct):
     - `delivery`: how many times the broker has delivered the shard.
     - `holder`: a name that identifies the visit.
     - `asked`: when the question arrived (`Clock.elapsed`).
-    - `newest_grant`: the number of the lease's newest grant when the question arrived, such as 1. The owner has applied
-      all outcomes that were reported under the grants up to this one. None if no outcomes had to be applied: the lease
-      had no grant, or the question asked for no new grant.
+    - `newest_grant`: the number of the lease's newest grant when the question arrived, such as 1. None if the lease had
+      no grant, or if the question needed no new grant.
 
-    The lease gets a further grant only if `newest_grant` is still the lease's newest grant. Otherwise the worker must
-    ask again. Example: `newest_grant` is 1. While the question waits, another visit gets grant 2, and grant 2 expires.
-    Outcomes under grant 2 may not be applied yet. If the worker got grant 3 now, it might fetch the same URLs again.
+    Before a lease gets a further grant, the owner must apply all outcomes of the earlier grants. Otherwise a worker
+    might fetch the same URLs again. The owner has applied the outcomes of the grants up to `newest_grant`, but maybe
+    not those of later grants. So if the lease has got a later grant meanwhile, the worker must ask again.
+
+    Example: `newest_grant` is 1. While the question waits, another visit gets grant 2, and grant 2 expires. Outcomes of
+    grant 2 may not be applied yet, so the worker does not get grant 3 now.
     """
 
     lease_id: LeaseId
@@ -213,8 +220,8 @@ class GrantService:
           has failed too often, or has no URLs left.
         - `Wait`, as the answer to the worker that asks now: the database is full, so the expiry is not recorded.
 
-        The expired grant counts as a failure of the lease, unless the owner had sent the grant late
-        (`LeaseGrant.late`). A worker may give up before a late grant arrives, and then does not fail.
+        The expired grant usually counts as a failure of the lease. It does not count if the owner sent the grant late
+        (`LeaseGrant.late`): the worker may have stopped waiting before, and so never have begun the visit.
 
         The host's delay counts from the end of the expired grant. Call this inside `PartitionWriter.writing`.
         """

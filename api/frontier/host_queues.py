@@ -18,11 +18,11 @@ host then enters B's line, too, and stays in A's line. If A may not dispatch at 
 
 Invariants:
 - Each slot of a host belongs to at most one lease: from `acquire`, or `restore` under a new owner, until `release`.
-- A crawl limits how many shards of a host are out at once while a shard of the crawl is one of them. Example: the
-  limit of crawl A is 1, and the limit of crawl B is 3. Without A, three shards of B are out at once. While a shard of A
-  is out, no shard of B is leased.
-- A queue with URLs is in one of two states: it waits for its turn at the host, or its host is in the crawl's line. So a
-  host may be in the lines of several crawls, once for each queue.
+- Each crawl has a limit of shards for a host. It counts the shards of all crawls, while a shard of this crawl is out.
+  Example: crawl A has the limit 1, and crawl B has the limit 3. Then either one shard of A is out and none of B, or up
+  to three shards of B are out and none of A.
+- Each queue with URLs waits for its turn at the host, or else has had its turn and waits for capacity. While the queue
+  waits for capacity, the host is in the line of the queue's crawl. A host may be in several lines at once.
 - A host has at most one valid entry in `_later`, the heap of scheduled examinations.
 - `_idle` contains every host that has only empty queues. It may contain other hosts.
 - While `max_hosts` hosts are in memory, only hosts with a lease are added. The queues of other hosts remain in SQL.
@@ -421,17 +421,16 @@ class HostQueues:
                 heapq.heapify(self._later)
 
     def _line_up(self, host: Host, now: float) -> None:
-        """Put the host into the line of the crawl whose turn it is on this host. Schedule the next examination.
+        """Put the host into the line of the crawl whose turn it is, if possible now. Schedule the next examination.
 
-        Look at the crawl whose turn it is:
+        If the host is blocked, or an earlier turn has not ended, the host enters no line. Otherwise there are three
+        cases for the crawl whose turn it is:
 
-        - The crawl may dispatch, and the host may be visited now: put the host into the crawl's line. The turn
-          lasts at most `PASS_S` seconds.
-        - The crawl may dispatch, but the host may not be visited yet: wait for the next examination.
-        - The crawl may not dispatch, for example because its budget is spent: put the host into the crawl's line, in
-          case the crawl may dispatch again soon. The turn passes to the next crawl at once.
-
-        While the host is blocked, or an earlier turn has not ended: only schedule the next examination.
+        - The crawl may not dispatch, for example because its budget is spent: the host enters the crawl's line, and
+          waits there until the crawl may dispatch. The next crawl gets the turn at once, with the same three cases.
+        - The crawl may dispatch, and the host may be visited now: the host enters the crawl's line. The turn ends
+          after at most `PASS_S` seconds.
+        - The crawl may dispatch, but the host may not be visited yet: the host enters no line.
         """
         while max(host.blocked_until, host.turn_until) <= now and (queue := host.next(now)) is not None:
             shut = self.lines.shut(queue)

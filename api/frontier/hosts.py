@@ -45,18 +45,18 @@ class HostFacts(Struct, frozen=True):
 
 
 class ReservedSlot(Struct):
-    """A slot of a host that no other shard can use now. Times are `Clock.elapsed` seconds.
+    """A slot of a host that is in use: a shard is leased in the slot, or is about to be leased.
 
-    The owner first reserves the slot, and then leases a shard in the slot. The shard's queue is charged for the
-    time for which the shard uses the host. To charge a queue means to raise its virtual time (see `host_shares`).
+    `slots` is a limit: at most this many shards of the host may be out while this slot is in use.
 
-    - `slots`: how many shards of the host may be out while this slot is taken.
-    - `queue`: the queue to charge, from which the shard was taken. None: there is no queue to charge. Either no shard
-      is leased in the slot yet, or an earlier owner leased the shard and its queue is not in memory.
-    - `since`: when the charged time begins. If this owner leased the shard: at the lease, or at the end of the host's
-      delay if that is later. If an earlier owner leased the shard: when this owner claimed the partition.
-    - `estimate`: how many seconds were charged in advance, at the lease. When the shard ends, `Host.charge` corrects
-      the charge. 0 if an earlier owner leased the shard.
+    The other fields say what to charge when the shard ends. A queue is charged for the time for which its shard uses
+    the host: the queue's virtual time is raised (see `host_shares`). Times are `Clock.elapsed` seconds.
+
+    - Before a shard is leased: `queue` is None, and the other fields are 0.
+    - This owner leased the shard: `queue` is the shard's queue. `since` is the time of the lease, or the end of the
+      host's delay if that is later. `estimate` is how many seconds were charged in advance, at the lease.
+    - An earlier owner leased the shard: `queue` is the shard's queue, or None if it is not in memory. `since` is the
+      time at which this owner claimed the partition. `estimate` is 0.
     """
 
     slots: int

@@ -132,9 +132,10 @@ class SameHolder(Struct, frozen=True):
 
 
 class MayGrant(Struct, frozen=True):
-    """Decision of `Leases.begin`: the lease has no live grant, so a new one may be given.
+    """Decision of `Leases.begin`: the lease has no live grant, so the caller may give the worker a grant.
 
-    `expired`: it had a grant that expired. Outcomes must be applied and the expiry counted before the new grant.
+    `expired`: True if the lease had a grant that expired. Before giving the new grant, the caller must then apply the
+    outcomes that were reported under earlier grants. The caller must also record in SQL that the grant has expired.
     """
 
     held: TrackedLease
@@ -232,9 +233,9 @@ class Leases:
         return MayGrant(held, expired=True)
 
     def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
-        """Return the lease if the visit `holder` may go on under grant `number`. Otherwise return None.
+        """Check if a grant may be extended. Return its lease if so, otherwise None. The grant's end is not changed.
 
-        This is the first of two steps to extend a grant. The second step is `extended`, which sets the new end.
+        If a lease is returned, the caller sets the new end with `extended`. Both of these must be true:
 
         - Grant `number` must be the newest grant of the lease, and must not have expired.
         - The grant must belong to `holder`. If an earlier owner gave the grant, no holder is known at first. Then this
