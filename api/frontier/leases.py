@@ -25,13 +25,15 @@ SPLIT_BY: Final = 8
 
 
 class LeaseGrant(Struct):
-    """The newest grant of a lease. It ends at `until` (`Clock.elapsed`).
+    """A worker's permission to fetch the URLs of a lease. It ends at `until` (`Clock.elapsed`).
 
     - `number`: 1 for the first grant of the lease.
     - `delivery`: how many times the broker had delivered the shard when the holder asked.
     - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
-    - `late`: the worker may have stopped waiting before it got the grant. Then an expiry is not counted as a failure.
-    - `counted`: the expiry of this grant was handled (`record_expiry`), so a further grant may be given.
+    - `late`: the owner gave the grant so late that the worker may have stopped waiting. If a late grant expires, the
+      lease's number of failures does not rise.
+    - `counted`: SQL has the record that this grant is over, so the lease may get a further grant. A grant that was late
+      is recorded, too.
     """
 
     number: int

@@ -88,7 +88,7 @@ class OutcomeBatch:
         """Decide what one outcome message changes, and add that to the batch.
 
         `arrived`: when the owner received the message (`Clock.elapsed`), None for now. If the message ends the visit,
-        the host's next delay begins `message.quiet_ms` before `arrived`: when the host's last response ended.
+        the host's next delay begins at the end of the last response, which was `message.quiet_ms` before `arrived`.
         """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
@@ -139,9 +139,9 @@ class OutcomeBatch:
             self.record_expiry(held, strikes)
 
     def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
-        """Set the lease's number of failures to `strikes`. Return True if the lease goes on after that.
+        """End the lease if `strikes` failures are too many. Otherwise set the lease's number of failures to `strikes`.
 
-        If `strikes` is too high, end the lease and return False. An expired grant is a failure, as is a failed visit.
+        A lease fails if a grant expires, a visit fails, or its shard is unreadable. Return True if the lease goes on.
         """
         left = self._left_of(held)
         if left and not self.settings.retries_exhausted(len(left), strikes):
@@ -430,7 +430,7 @@ class OutcomeBatch:
         self._visited.add(held.row.host_id)
 
     def _keep_facts(self, host_id: HostId) -> None:
-        """Add the facts of a visited host to `changes`, once for all results of a message."""
+        """Add a host's facts, such as its latency and failures, to `changes`, if messages of the batch changed them."""
         if host_id in self._visited:
             facts = self._facts[host_id]
             if not facts.visited:

@@ -93,12 +93,12 @@ def fetch_row(
 ) -> FetchRow:
     """Return the SQL row of the URL's last fetch.
 
-    - `page`: the fetch stored a page.
+    - `page`: True if the fetch stored a page, also if the page has `noindex`.
     - `requisite`: the URL was leased as a requisite.
     - `revision`: the revision of the spec under which the URL was leased.
 
-    The row's field `page` is True if lists of pages show this fetch: a page was stored, and may be indexed. If the
-    field is False, the row's `reason` says why lists leave out this fetch, such as `noindex`, `sitemap` or `http_404`.
+    The row's field `page` is True if lists of pages show this fetch. Lists leave out a stored page with `noindex`: the
+    row has `page` False and the `reason` `noindex`. Other reasons are `sitemap` and `http_404`.
     """
     record = result.record
     return FetchRow(
@@ -277,12 +277,12 @@ def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
 
 
 class RecrawlFetch(Struct):
-    """One fetch of a URL, in a crawl whose spec lets URLs be fetched again. The URL's first fetch is included.
+    """One fetch of a URL, the first or a later one, in a crawl that may fetch the same URL several times.
 
     - `place`: crawl, host and fingerprint of the URL.
     - `page`: the fetch stored a page.
     - `revision`: the revision of the spec under which the URL was leased.
-    - `adaptive`: computes when a page is due again: sooner if the page changes often. None: the crawl does without.
+    - `adaptive`: the schedule that fetches pages sooner if they change often. None: the crawl has no such schedule.
     """
 
     crawl: DispatchCrawl

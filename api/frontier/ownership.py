@@ -52,8 +52,8 @@ class FrontierSettings(Struct, frozen=True):
     - `orphans_interval_s`: how often the queues are searched for shards without a lease.
     - `split_after_expiries`: expired grants after which a shard of several URLs is split into smaller ones.
     - `dead_letter_after_expiries`: expired grants after which the single URL of a lease becomes a dead letter.
-    - `first_claim_rests`: True if, after the claim of any partition, the first request to a host waits for the host's
-      delay. False: this wait is left out for a partition that never had a host.
+    - `first_claim_rests`: used when an owner claims a partition that never had a host. True: the first request to each
+      host waits for the host's delay. False: the first request is sent at once. In all other partitions it waits.
     """
 
     partitions: int = 64
@@ -93,10 +93,10 @@ class Ownership:
       broker's visit queues for shards without a lease.
     - `work`: wakes dispatch.
     - `moved`: wakes the tasks that wait until more reports are applied.
-    - `settings_changed`: notified when settings change. Ends the sweep's normal pause of `sweep_interval_s` between two
-      rounds.
-    - `repair_needed`: notified when something may need repair. Ends the sweep's extra pause. If a round leaves nothing
-      to repair, the sweep makes the extra pause first, and then the normal pause.
+    - `repair_needed`: notified when something may need repair. If a round of the sweep has left nothing to repair, the
+      sweep first waits for this notice, or until it must search for orphaned shards.
+    - `settings_changed`: notified when settings change. Before each new round, the sweep pauses for `sweep_interval_s`.
+      This notice ends the pause early.
     """
 
     def __init__(
@@ -202,11 +202,11 @@ class Ownership:
         self.repair_needed.notify()
 
     def changes(self) -> Changes:
-        """Return a `Changes` for one transaction, in which only `marks` is set.
+        """Return a new `Changes`, to collect what one transaction writes. Only its field `marks` is filled in.
 
-        The marks protect the rows that the transaction writes: commands in progress are older than these rows, so they
-        must not change them. A mark is the number of a crawl's newest command. A command skips rows with its own number
-        or a higher one.
+        Each row of a URL that the transaction writes gets a mark: the number of the crawl's newest command in progress.
+        A command skips rows whose mark is its own number or a higher one. Example: command 7 is in progress, and a row
+        is written now. The row gets the mark 7, so command 7 does not change this newer row.
         """
         return Changes(marks=self.commands.marks())
 
@@ -221,7 +221,7 @@ class Ownership:
         return [crawl for crawl in crawls if crawl.spec.recrawl.requests_per_day and not self._is_read(crawl)]
 
     def set_page_counts(self, crawl: DispatchCrawl, counts: PageCounts, now_ms: int) -> None:
-        """Keep `counts` in memory: the crawl's page counts, which the caller has just read from SQL.
+        """Store the crawl's page counts in memory. The caller has just read `counts` from SQL.
 
         Page counts say how many pages change how often, such as 50 pages that change about once a day.
         """

@@ -37,14 +37,15 @@ _SPARE: Final = 64
 class WaitingHosts:
     """A line: the due hosts of one crawl in one partition, which wait for capacity of the crawl's pool.
 
-    The pool gives a line allotments. Each allotment permits the line to send one shard.
+    The pool gives a line allotments. Each allotment permits the line to send one shard. A line that uses none of its
+    allotments for `UNUSED_S` seconds loses all of them. It gets no new allotment until the partition's next dispatch
+    pass begins.
 
     - `given`: called with the line after it got an allotment.
-    - `late`: called with the line after its allotments were taken back, because none was used in time.
+    - `late`: called with the line after it lost its allotments.
     - `allotted`: the number of allotments that the line has and has not used.
-    - `listed`: True while the partition (`DueHosts`) lists this line among those with an allotment.
-    - `overdue`: True after allotments were taken back, until the partition's next dispatch pass. Meanwhile the line
-      gets no allotment.
+    - `listed`: True if the line is in the list of lines with allotments that its partition keeps (in `DueHosts`).
+    - `overdue`: True from the loss of the allotments until the partition's next dispatch pass begins.
     """
 
     pool: str
@@ -86,9 +87,10 @@ class _Pool:
     - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
       also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
-    - `since`: for each line (`WaitingHosts`) with unused allotments: the time at which the line last used an allotment,
-      or else got the first one. A line that then uses none for `UNUSED_S` seconds loses them all. For example, a line
-      gets allotments at 10.0 and 10.4, and `since` is 10.0. The line uses one at 10.6, and `since` becomes 10.6.
+    - `since`: for each line (`WaitingHosts`) with unused allotments: the time from which `UNUSED_S` is counted. This
+      time is set when a line without allotments gets one, and again at each use of an allotment. Example: a line gets
+      its first allotment at 10.0 and another at 10.4, so `since` is 10.0. The line uses one at 10.6, so `since` becomes
+      10.6. If the line does not use the other one until 11.6, the line loses it.
     - `promised`: the number of shards that are allotted but not leased.
     - `virtual`: the pool's virtual time, as the module's docstring defines it.
     """
@@ -198,13 +200,13 @@ class PoolShares:
             since.move_to_end(line)
 
     def end_use(self, line: WaitingHosts) -> None:
-        """End an allotment that the line has used. Call this once after each `use`, if a shard was leased or not.
+        """Stop counting an allotment that the line has used. Call this once after each `use`.
 
-        Since `allot`, the allotment counts as a shard of the line's crawl, in place of the shard to be leased. This
-        call removes the allotment from the count:
+        From `allot` until this call, the allotment counts as one shard of the line's crawl. This call makes the number
+        of the crawl's shards one lower, in both cases:
 
-        - If a shard was leased, the caller counts that shard with `add`.
-        - If no shard was leased, the pool can give the free place to any of its crawls.
+        - A shard was leased. `add` counts the leased shard itself, so the number is right without the allotment.
+        - No shard was leased. The place in the pool is free again, and any crawl can get it.
         """
         self._pools[line.pool].promised -= 1
         self.add(line.pool, line.crawl_id, -1)

@@ -101,8 +101,8 @@ class PartitionWriter:
     async def apply(self, changes: Changes, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write the changes to SQL, and record the commit. Call it inside `writing`.
 
-        This also fails or excludes URLs of the queues in `changes.give_up`, but only a limited number. Return those
-        queues that may have more such URLs.
+        The same transaction gives up the queues in `changes.give_up`: their URLs get the state FAILED or EXCLUDED. One
+        call gives up a limited number of URLs. Return the queues that may have more URLs to give up.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, changes)
         self.own.outdate_page_counts(changes)
@@ -113,7 +113,9 @@ class PartitionWriter:
         """Return an empty batch of outcomes for the present time.
 
         - `rng01`: returns a random number in 0..1, for the lengths of back-offs.
-        - `marked`: True if commands in progress must skip the rows that the batch writes.
+        - `marked`: True if the batch writes rows that are newer than the commands in progress, such as rows of fetched
+          URLs. The commands then skip these rows. False: the commands may still change the rows, for example rows of
+          URLs that only return to the queue.
         """
         own, changes = self.own, self.own.changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
@@ -123,8 +125,8 @@ class PartitionWriter:
     async def commit(self, batch: OutcomeBatch, position: Position | None = None) -> Sequence[QueueEnd]:
         """Write a batch of outcomes to SQL, then update the state in memory. Call it inside `writing`.
 
-        This also fails the URLs of hosts that were found unreachable, but only a limited number. Return the queues that
-        may have more such URLs.
+        The same transaction gives up the queues of hosts that were found unreachable: their URLs get the state FAILED.
+        One call gives up a limited number of URLs. Return the queues that may have more URLs to give up.
         """
         unfinished = await self.store.apply(self.fence, position or self.own.position, batch.changes)
         batch.commit()
@@ -254,7 +256,10 @@ class PartitionWriter:
     def offer(self, rows: Iterable[QueueRow], *, pinned: bool = False) -> None:
         """Add queues, from their rows just read from SQL, to the queues in memory.
 
-        Queues that cannot be added are left out (`Ownership.offer`). `pinned`: as in `load_queues`.
+        Queues that cannot be added are left out (`Ownership.offer`), such as queues of a crawl that is being deleted.
+
+        `pinned`: set this only if each of the queues has a lease out. The queues are then added even if memory has its
+        maximum of hosts.
         """
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         for row in rows:

@@ -142,9 +142,12 @@ def _choice_meant(given: Any, choices: list[str]) -> str:
 
 
 def _fields_at(body: Any, place: tuple[Any, ...]) -> list[str]:
-    """Return the names of the fields of the object at `place` in a body of the type `body`.
+    """Return the names of the fields that an object inside a request body may have, to suggest one of the names.
 
-    `place`: field names and list indexes from the body down. Return an empty list if no model is there.
+    - `body`: the type of the request body, such as a pydantic model class.
+    - `place`: the way from the body to the object. `("seeds", 0)` is the first entry of the list in the field `seeds`.
+
+    Return an empty list if the type of the object is no pydantic model.
     """
     for part in place:
         inner = _inner(body)

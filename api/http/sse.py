@@ -41,11 +41,10 @@ Last = Callable[[Event], bool]
 
 
 class StreamLimit:
-    """Limits how many long responses this master sends at the same time: at most `max_count`.
+    """Limits how many streams this master sends at the same time: at most `max_count`.
 
-    A master has two instances of this class. The first limits event streams. The second limits other long responses:
-    exports and downloads of WARC files. All of them are called streams here. Once the master stops, no further stream
-    is opened.
+    A stream is a long response: an event stream, an export, or a download of a WARC file. A master has two limits: one
+    for event streams, and one for exports and downloads. Once the master stops, no further stream is opened.
     """
 
     def __init__(self, max_count: int = STREAMS) -> None:

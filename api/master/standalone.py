@@ -212,7 +212,10 @@ class Standalone:
                         owner.ownership.capacity_changed()
 
     async def _finish(self, crawl: DispatchCrawl) -> None:
-        """Publish the crawl's commands and seeds, wait until the crawl is finished, and store its end."""
+        """Work on the crawl until it is finished, and then store the state `finished` with the reason.
+
+        Begin with the commands and seeds that the crawl needs: publish them to the owners.
+        """
         if self._retry_id:
             await retry_failed(self._broker, crawl.crawl_id, self._retry_id, self._settings.partitions)
         if crawl.state is CrawlState.SEEDING:

@@ -17,9 +17,9 @@ The callback must not wait or raise.
 
 
 def log_only(member: str, resource: str, reason: str | None) -> None:
-    """Ignore a change of pressure. The pressure monitor has logged the change before it calls this function.
+    """Do nothing: the callback (`PressureCallback`) of a standalone master, which publishes no events.
 
-    This is the callback of a standalone master, which publishes no events.
+    Each change of pressure is only logged. The pressure monitor writes the log entry itself.
     """
 
 

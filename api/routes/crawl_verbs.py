@@ -123,13 +123,15 @@ async def commanded(
 ) -> str:
     """Publish a command to the owners of some or all partitions. Return the command's id.
 
-    Two parameters decide which partitions get the command, and with which arguments:
+    There are two ways to call this:
 
-    - If `apart` is given: each partition in `apart` gets the command, with its own arguments from `apart`.
-    - Otherwise: `partition` gets the command with the arguments `args`. If `partition` is None, all partitions get it.
+    - Without `apart`: send the command with the arguments `args` to `partition`. If `partition` is None, send the
+      command to all partitions.
+    - With `apart`, if the arguments differ between partitions: send the command to each partition in `apart`, with the
+      arguments that `apart` has for the partition. `args` is not sent, but describes the command in the database.
 
-    In both cases, `args` and the requester `by` are recorded in the database. Raise Transient if the broker did not
-    store the command in time.
+    The database records the command with `args` and the requester `by`. Raise Transient if the broker did not store the
+    command in time.
     """
     partitions = [Partition(p) for p in range(served.partitions)] if partition is None else [partition]
     try:

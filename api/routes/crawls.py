@@ -285,14 +285,14 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
 
 
 def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
-    """Return what a plan shows of `desired` or `state` for a PUT of `wanted`: one change, or an empty list.
-
-    - If `wanted` has another `desired` than `stored`: return the change of `desired`.
-    - Otherwise, if `mended` is True: return the change of `state`. Example: `desired` is `running` and stays so, but an
-      operator has paused the crawl. The change is from `paused` to `running`.
-    - Otherwise: return an empty list.
+    """Return how a PUT of `wanted` would change whether the crawl runs: one change for the plan, or an empty list.
 
     `mended`: True if the PUT would start, resume or pause the crawl, so that its state agrees with `wanted.desired`.
+
+    - The PUT changes the field `desired`: return this change. Example: `desired`, from `paused` to `running`.
+    - The PUT keeps `desired`, and `mended` is True: return the change of the crawl's state. Example: `desired` is
+      `running`, but an operator has paused the crawl. The change is `state`, from `paused` to `running`.
+    - The PUT keeps `desired`, and `mended` is False: return an empty list.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]

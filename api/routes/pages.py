@@ -214,17 +214,18 @@ async def stored_body(
 
 
 async def _earlier_record(served: Services, crawl: DeclaredCrawl, view: PageView, url: str) -> RecordLocation:
-    """Return the location of the archive record that has the body of the page `view`.
+    """Find the earlier archive record that has the body of the page `view`, and return its location.
 
-    The archive stores equal bodies once. Example: the pages /a and /b have the same body, and /a was fetched first. The
-    record of /a has the body. The record of /b has no body, only the URL of /a. If `view` is the page /b, `url` is the
-    URL of /a, and the result is the location of /a's record.
+    The archive stores equal bodies once. A later record has no body. It only names the URL of the earlier record.
 
-    Raise Missing if the body cannot be found by `url`:
+    `url`: the URL that the record of `view` names. Example: the pages /a and /b have the same body, and /a was fetched
+    first. If `view` is /b, then `url` is the URL of /a. Return the location of /a's record.
 
-    - The crawl has no stored page of `url`.
-    - The page of `url` was fetched again, and has another body now.
-    - The page of `url` is `view` itself. Its record has no body.
+    Raise Missing if the earlier record is not the record of a stored page any more:
+
+    - The crawl has no stored page with the URL `url`.
+    - That page was fetched again, and has another body now.
+    - That page is `view`: it was fetched twice with the same body. Only its later record, without a body, is known.
     """
     location = locate(url)
     capture = None if location is None else await served.catalog.page(crawl.crawl_id, location)

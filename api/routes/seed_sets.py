@@ -81,9 +81,13 @@ async def put_seed_set(
     - Another set or the spec contains it.
     - It was uploaded.
 
-    If a withdrawn URL was not fetched, it leaves the queue and is excluded with the reason `seed_withdrawn`. If a page
-    links to it, the link is still followed like any other link. Owners apply the change as a command. The response has
-    the id of this command in the field `command`.
+    A withdrawn URL that was not fetched leaves the queue. It is excluded with the reason `seed_withdrawn`. There are
+    two exceptions, because a link to a withdrawn URL is followed like any other link:
+
+    - If the crawl has found such a link already, the URL stays in the queue.
+    - If the crawl finds such a link later, the URL is queued again.
+
+    Owners apply the change as a command. The response has the id of this command in the field `command`.
     """
     spec = await _spec(name, wanted, served)
     check_conditions(new, expected)

@@ -130,10 +130,11 @@ def setting_of(name: str) -> Setting | None:
 def names_to_suggest(name: str) -> Iterable[str]:
     """Return the names that a hint may suggest instead of the misspelled `name`. The caller picks the most similar one.
 
-    The result has the names of all settings outside of pools, such as `worker.max_visits`.
-    If `name` does not begin with a section such as `worker`, it may be meant as `pools.POOL.SETTING`. Then the result
-    also has the settings of the pool in the second part of `name`.
-    For example, `names_to_suggest("pool.eu.max_visit")` includes `pools.eu.max_visits`.
+    The result always has the names of all settings outside of pools, such as `worker.max_visits`.
+
+    Settings of a pool have names of the form `pools.POOL.SETTING`. The result has the settings of one pool, too, if the
+    first part of `name` is no section such as `worker`. The first part may then be a misspelled `pools`, and the second
+    part the pool. Example: `names_to_suggest("pool.eu.max_visit")` also returns `pools.eu.max_visits`.
     """
     first, _, rest = name.partition(".")
     pool = rest.partition(".")[0]

@@ -18,10 +18,9 @@ TRUNCATED: Final = (
 
 
 class CounterCheck(Model):
-    """Shows whether a crawl's counters add up. Two counters must each equal the sum of other counters.
+    """Shows whether a crawl's counters add up. Each field is a counter minus the sum of its parts.
 
-    Each field is the difference between such a counter and its sum, the conservation drift. The difference is 0, except
-    while a message is being applied.
+    A field is 0, except while a message is being applied. A field that stays different from 0 shows a defect.
     """
 
     url_drift: int = field(

@@ -49,9 +49,10 @@ class PageSummary(Model):
 
 
 class OtherFetch(Model):
-    """A fetch of a page's URL, other than the fetch that gave the stored page.
+    """A fetch of a page's URL that did not give the stored page.
 
-    It is an earlier fetch, or a later fetch that gave no page.
+    Example: a URL was fetched on Monday (503), on Tuesday (200, the page was stored) and on Wednesday (404). The
+    fetches of Monday and Wednesday are the other fetches.
     """
 
     at: datetime = field("When the fetch began.", "2030-01-01T08:00:00Z")

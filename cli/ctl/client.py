@@ -288,13 +288,15 @@ class Client:
             response.close()
 
     def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
-        """Wait before the retry of a request that was answered with `problem`. Raise Refusal if it must not be retried.
+        """Handle the answer `problem` to a request: wait until the caller may retry, or raise Refusal.
 
-        After 502, 503 or 504, select the next master. Return True if any attempt so far may have been applied.
+        A master that answers 502, 503 or 504 may have applied the request. The retry then goes to the next master.
 
         - `attempt`: the number of the attempt that was answered, from 1.
         - `until`: when retries end, by the client's clock.
         - `unsure`: True if an earlier attempt may have been applied.
+
+        Return the new value of `unsure`: True if this attempt or an earlier one may have been applied.
         """
         match problem.status:
             case 429:

@@ -185,16 +185,17 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
 
 
 def _key(rest: dict[str, Any]) -> dict[str, Any]:
-    """Convert the fields of a document to the body of a PUT of an API key.
+    """Return the body of the PUT request for an API key that a document declares.
 
-    In this body, `kind` says what proves the identity: a secret (`key`) or a client certificate (`certificate`). In a
-    document, `kind` is the kind of resource (`api-key`), and `identity` says what proves the identity.
+    `rest`: the fields of the document without `kind: api-key` and without the name.
 
-    `rest`: the fields of the document except its kind of resource and its name. There are two forms of documents:
+    The body has a field `kind` of its own. It says what proves the identity: a secret (`key`) or a client certificate
+    (`certificate`). A document has this field in one of two places:
 
-    - A document in the form of a master's answer has a `spec`, with the field names of the body. The fields of `spec`
-      are moved to the top level.
-    - A document in the form of an exported file has no `spec`. The field `identity` is renamed to `kind`.
+    - In `spec`, as in a master's answer. Example: `spec: {kind: certificate}` becomes `kind: certificate`. All fields
+      of `spec` move to the top level.
+    - At the top level, as in an exported file. There its name is `identity`, because the document has another `kind`.
+      Example: `identity: certificate` becomes `kind: certificate`.
     """
     if isinstance(rest.get("spec"), dict):
         spec = rest.pop("spec")

@@ -201,10 +201,10 @@ def _missing(plan: Json) -> WrongField | None:
 def _seed_set_error(seed_set: Json, plan: Json, crawl: Json | None) -> WrongField | None:
     """Return the error that prevents adding the seed set to its crawl. Return None if there is no error.
 
-    - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The error names the first seed
-      that the crawl's scope forbids.
-    - If no file declares the crawl: `crawl` is None. The crawl must then exist in the cluster. If it does not, `plan`,
-      the master's plan for a PUT of the seed set, warns of that. This warning is returned as the error.
+    - If a file declares the crawl: `crawl` is this declaration. Return an error for the first seed that the crawl
+      cannot fetch. `plan` is ignored.
+    - If no file declares the crawl: `crawl` is None. Return an error if the cluster has no such crawl. The master has
+      checked that: a warning in `plan`, the master's plan for a PUT of the seed set, says that the crawl is missing.
     """
     if crawl is None:
         return _missing(plan)
