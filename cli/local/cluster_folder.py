@@ -34,16 +34,17 @@ AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
 etcd takes 64 MB of these bytes for the file. The rest remains free as a reserve."""
 
 _NEXT_LOG: Final = "0.tmp"
-"""The name of a file in etcd's data folder: the next file of the write-ahead log, to which etcd appends each write.
+"""The name of the unused file that etcd will use when the present file of its write-ahead log is full.
 
-etcd creates this file at full size while the present file still has space.
+etcd creates the file in advance and at full size, in its data folder. When the present file is full, etcd renames this
+file and writes to it.
 """
 
 _NEXT_LOG_BYTES: Final = 64_000_000
-"""A threshold, in bytes. It is compared with the size on the disk of the next file of etcd's write-ahead log.
+"""If the file _NEXT_LOG takes at least this many bytes of the disk, etcd has allocated the file completely.
 
-- If the file has at least this size: etcd has already allocated the file.
-- If the file is smaller or missing: etcd must still allocate the file, and needs free space for it."""
+If the file is smaller or missing, etcd must still allocate the file. The disk then needs free space for the file.
+"""
 # etcd uses the names 0.tmp and 1.tmp in turn, and after a start 0.tmp. It does not use a killed etcd's 1.tmp again.
 
 _FLAG: Final = "--dir"

@@ -19,12 +19,12 @@ log = structlog.get_logger("orb.crawl")
 
 
 def is_finished(folder: CrawlFolder, spec: CrawlSpec, before_ms: int | None = None) -> bool:
-    """Return True if this run has finished the crawl in the folder, and the crawl's stored spec equals `spec`.
+    """Return True if the crawl in the folder is finished with the spec `spec`, and if this run finished the crawl.
 
-    Return False while the database is busy.
+    `before_ms`: the finish time (Unix ms) that the crawl already had when this run began. If the finish time is still
+    the same, an earlier run finished the crawl, so the result is False. None: no earlier run finished the crawl.
 
-    `before_ms`: the time at which an earlier run finished the crawl (Unix ms). While the crawl still has this finish
-    time, this run has not finished the crawl. None: no earlier run finished the crawl.
+    Also return False while the database is busy.
     """
     if not folder.database.is_file():
         return False

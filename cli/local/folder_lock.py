@@ -59,10 +59,12 @@ def absent(path: Path) -> list[Path]:
 
 
 def unmake(folders: list[Path]) -> None:
-    """Remove the folders that a failed command has created, in this order. Stop at the first that cannot be removed.
+    """Remove the folders that a failed command has created.
 
-    `folders`: the result of `absent` from before the command created the folders.
+    `folders`: these folders, the deepest first, such as `a/b/c` and then `a/b`. Stop at the first folder that cannot be
+    removed, for example because another process has put a file there.
     """
+    # The caller got the list from `absent`, before it created the folders.
     for folder in folders:
         try:
             folder.rmdir()

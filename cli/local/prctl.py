@@ -44,8 +44,11 @@ def adopt_descendants(adopt: bool) -> None:
 def set_command_line(words: Sequence[str]) -> None:
     """Set the command line that `ps` and similar tools show for this process to `words`, separated by spaces.
 
-    The text overwrites the memory of the original arguments and environment, and is cut to the size of that memory. So
-    the caller must first set every environment variable again, which moves the variables to other memory.
+    Linux shows the memory in which the process received its arguments. The environment variables usually follow there.
+    This function overwrites both, and cuts the text if the memory is too small.
+
+    So call this only after every environment variable was set again, as `os.environ.update` does. A variable that was
+    set again is stored in other memory, and is not overwritten.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     # The first field behind the parenthesis has the number 3.

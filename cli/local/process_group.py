@@ -91,8 +91,11 @@ class ProcessGroup:
 
         Return False if the run is over, or if the child cannot be started, which ends the run.
 
-        `ended` is called if the child exits by itself with status 0. The run then ends with the outcome that `ended`
-        returns. None: restart the child in this case.
+        `ended` says what happens if the child exits by itself with status 0:
+
+        - If `ended` is a function: it is called with the child. The run ends, and its outcome is the result of the
+          function.
+        - If `ended` is None: the child is restarted.
         """
         assert self._group is not None, "start() outside of run()"
         if self.over.is_set():

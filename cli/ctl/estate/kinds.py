@@ -217,13 +217,13 @@ def _seed_set_error(seed_set: Json, plan: Json, crawl: Json | None) -> WrongFiel
 
 
 def _schedule_error(schedule: Json, plan: Json, crawl: Json | None) -> WrongField | None:
-    """Return why the schedule could not apply its verb to its crawl, None if it can.
+    """Return the error that prevents the schedule from applying its verb to its crawl, or None if there is none.
 
-    - If a file declares the crawl: `crawl` is this declaration, and `plan` is ignored. The result is an error if the
-      crawl's `desired` forbids the verb.
-    - If no file declares the crawl: `crawl` is None. The result is the first warning in `plan`, the master's plan for a
-      PUT of the schedule. The master warns if the cluster has no such crawl, or if the crawl's `desired` forbids the
-      verb.
+    There are two possible errors: the crawl does not exist, or the crawl's field `desired` forbids the verb.
+
+    - If a file declares the crawl: `crawl` is this declaration. Only `desired` is checked. `plan` is ignored.
+    - Otherwise: `crawl` is None, and `plan` is the master's plan for a PUT of the schedule. The master has checked
+      both. Its first warning is returned as the error.
     """
     if crawl is None:
         return _missing(plan)

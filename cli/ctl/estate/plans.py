@@ -155,10 +155,13 @@ def planned(client: Client, declared: Declared, *, to_apply: bool) -> Planned:
 
 
 def all_planned(client: Client, resources: Iterable[Declared], *, to_apply: bool) -> list[Planned]:
-    """Return the plans for all resources, in order. Raise Usage with the errors of all invalid resources.
+    """Return a plan for each resource, in order: what a PUT of the resource would change in the cluster.
 
-    - `to_apply=True`: the caller will apply the plans. `present` of each plan is the resource in the cluster.
-    - `to_apply=False`: the caller only shows the plans. `present` of each plan is None.
+    Raise Usage with the errors of all invalid resources.
+
+    `to_apply`: True if the caller will apply the plans. Each plan then also has the present resource
+    (`Planned.present`), if it exists, with the ETag for the update. Otherwise `Planned.present` is None. To show a
+    plan, the caller does not need the present resource, because the master's plan lists the old and new values.
     """
     plans: list[Planned] = []
     wrong: list[str] = []
@@ -229,7 +232,10 @@ def show_changes(output: CtlOutput, changes: Iterable[Mapping[str, Any]]) -> Non
 
 
 def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the entries that only the list `before` has, and the entries that only `after` has."""
+    """Compare two lists. Return the removed entries and the added entries.
+
+    The order of the entries does not matter. For example, `_moved([1, 2], [3, 2])` returns `([1], [3])`.
+    """
     old, new = (Counter(map(json.dumps, entries)) for entries in (before, after))
     return [json.loads(each) for each in (old - new).elements()], [json.loads(each) for each in (new - old).elements()]
 

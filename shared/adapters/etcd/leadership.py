@@ -19,10 +19,12 @@ from shared.runtime.supervise import Tasks
 
 
 class LeaderSession(Protocol):
-    """An etcd session, reduced to the members that EtcdLeadership uses.
+    """The etcd session of a leader. This process can be the leader only while this session is alive.
 
-    A session is an etcd lease that this process renews. The leader's key belongs to the lease: when the lease ends,
-    etcd deletes the key. So this process is the leader at most as long as its session lives.
+    A session is an etcd lease that this process renews. The leader's key in etcd belongs to the lease. When the lease
+    ends, etcd deletes the key, and another process can become the leader.
+
+    This protocol has only those properties and methods of a session that EtcdLeadership uses.
     """
 
     @property

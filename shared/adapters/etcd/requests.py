@@ -82,10 +82,12 @@ def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[st
 
 
 def entries_read(answer: Any) -> list[Entry | None]:
-    """Return the entries of the keys `otherwise_read` from the answer to a `txn`, in the order of these keys.
+    """Return the entries of the keys that a transaction has read because one of its conditions was false.
 
-    An entry is None if the key does not exist. Call this only if a condition of the transaction was false. If all were
-    true, the transaction did its operations and read none of these keys.
+    `answer` is etcd's answer to a transaction built by `txn`. For example, `txn` was called with `otherwise_read`
+    `["a", "b"]`. Then the result has the entry of `a` and the entry of `b`. An entry is None if the key does not exist.
+
+    Call this only if `answer.succeeded` is False. Otherwise all conditions were true, and the transaction read no keys.
     """
     ranges = [response.response_range.kvs for response in answer.responses]
     return [entry_of(pairs[0]) if pairs else None for pairs in ranges]

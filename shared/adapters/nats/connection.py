@@ -284,14 +284,13 @@ class NatsConnection:
     # --- subscriptions ------------------------------------------------------------------------------------
 
     def new_inbox(self) -> str:
-        """Return a new unique subject, such as `A`, on which the caller receives the answers to its requests.
+        """Return a new unique prefix of subjects, such as `A`, for the answers to requests.
 
-        The caller subscribes to `A.*`. Each request has a reply subject of its own: `A.1`, `A.2` and so on. A pull is a
-        request for stored messages. The subscription receives both kinds of answers to a pull:
-
-        - a status message, whose subject is the reply subject of the pull,
-        - a stored message, whose subject is the one on which the message was first published.
+        The caller subscribes to `A.*`. The caller gives each request its own reply subject: `A.1`, `A.2` and so on.
         """
+        # The server answers a pull with stored messages and a status message. It delivers both to the reply subject.
+        # But a stored message shows the subject on which it was first published. Only the status message shows the
+        # reply subject.
         return f"{self._inbox}.{secrets.token_hex(11)}"
 
     def watch(self, lost: Callable[[], None]) -> None:

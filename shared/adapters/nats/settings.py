@@ -59,10 +59,11 @@ class StreamSettings(Struct, frozen=True):
     - `robots_ttl_s`: how long robots.txt records are kept.
     - `items_age_s`, `items_bytes`, `events_age_s`, `events_bytes`, `events_count`: bounds of the streams of items and
       of events. The oldest messages are deleted first.
-    - `events_per_subject`: the number of stored events of one subject. So, for example, the progress events of one
-      crawl do not displace other events.
+    - `events_per_subject`: the most events of one subject that are stored. With more, the oldest events of this subject
+      are deleted. Without this limit, the many progress events of one crawl could displace all other events.
     - `reader_idle_s`: the server deletes a reader's cursor that is not used for so long.
-    - `read_bytes`: the memory of a reader. One message of the broker's maximum size always fits.
+    - `read_bytes`: the most bytes of messages that a reader keeps in memory. If one message may be larger than this
+      (the broker's maximum size), the limit is the size of one such message.
     - `answer_s`, `connect_s`: how long a call, or connecting, may take. `reconnect_s`: the pause between attempts.
     - `unsent_bytes`: the number of unsent bytes at which a publish is refused.
     """

@@ -136,14 +136,15 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
 
 
 def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
-    """Find the first whole record of the file after `start`. Return its position, or None if there is none.
+    """Find the first whole record after the broken gzip member at `start`. Return its position, None if there is none.
 
-    At `start` is a gzip member that is not a whole record. `torn` says why:
+    `torn` says how the member is broken:
 
-    - False: the member has invalid data, or its content is not one WARC record. Find the next whole record.
-    - True: the file ends inside the member. Find the next whole record, but skip records in the content of the member.
-      For example, the content is a page that is a WARC file itself. The records of the page are not records of this
-      file.
+    - False: the member has invalid data, or its content is not one WARC record. Any whole record after `start` counts.
+    - True: the member has no invalid data, but its end was not found up to the end of the file. Two causes are
+      possible: the file was cut off, or damage hides the end of the member and other records follow. A whole record
+      after `start` counts, unless it is part of the member's content. For example, the content is a page that is a WARC
+      file itself.
     """
     # With `torn`, records count if the member only looks unfinished. For example, a damaged flag in its header can
     # declare all bytes that follow as an extra field, which has no content.
@@ -159,15 +160,15 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
 
 
 class _Content:
-    """Recognizes gzip magic numbers at which no record begins, because they are bytes of an archived page.
+    """The content of a gzip member whose end is missing. It tells if bytes in the member are content, or a new record.
 
-    Each record of a WARC file is a gzip member and begins with the magic number of gzip. But an archived page may be a
-    gzip file itself. Gzip can store the bytes of the page unchanged. Then the magic number of the page also occurs in
-    the WARC file, inside the member that has the page.
+    Each record of a WARC file is a gzip member and begins with the magic number of gzip. The repair searches for this
+    number to find the next record. But the number may also be content of the member: an archived page may be a gzip
+    file itself, and gzip can store its bytes unchanged. No record begins at such a number. `has_magic` recognizes it.
 
     - `view`: the bytes of the WARC file.
-    - `start`: the position of the last member, which is torn: its end is missing, because the file ends too early. All
-      bytes from `start` to the end of the file can be decompressed without an error.
+    - `start`: the position of the member. Decompression from there reaches the end of the file without an error, but
+      does not find the end of the member.
     """
 
     # The member is decompressed up to the end of a magic number. If the content then ends with the magic number, too,

@@ -94,8 +94,10 @@ _REVISIONS_AT_ONCE: Final = ROWS // len(_SENT_FOR_REVISION)
 """The most revisions of crawls that one pass deletes. With each revision it deletes the records of its commands."""
 
 _FEW: Final = 20
-"""The most deleted crawls whose remaining rows one pass removes. The number is low, since each may have many
-revisions."""
+"""One pass removes the remaining rows of at most this many crawls that are deleted already.
+
+The number is low, since each crawl may have many revisions.
+"""
 
 
 class SqlRetained(SqlAdapter):
@@ -155,10 +157,13 @@ def _commands(connection: Connection, rules: Retention, now_ms: int, place: str)
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
-    """Delete from the table `commands` the rows of the parts of the SEED_SET commands `ids`, except the last part.
+    """Delete the rows of earlier parts of SEED_SET commands from the table `commands`. Keep the rows of the last parts.
 
-    A large SEED_SET command is sent in several parts, each with its own id. The parts of a command `X`, for example,
-    have the ids `X-3`, `X-2` and `X`. This function deletes the rows of `X-3` and `X-2`. The caller deletes the rest.
+    A large SEED_SET command is sent in several parts, and each part has its own id. For example, a command `X` is sent
+    in three parts. The first part has the id `X-3`, the second `X-2`, and the last part has the command's own id `X`.
+    This function deletes the rows with `X-3` and `X-2`. The caller deletes the rows with `X`.
+
+    `ids`: the ids of the commands, such as `X`.
     """
     # The other parts are numbered from 2 without a gap. They are few, since a set has few seeds.
     left = 2
@@ -271,11 +276,11 @@ def _run(connection: Connection, statement: TextClause, rows: Sequence[Row[Any]]
 
 
 def _keys(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete API keys that were revoked longer ago than `rules` allow.
+    """Delete API keys that were revoked longer ago than `rules` allow. Always leave at least one key in the table.
 
-    Delete nothing if all keys are revoked. `place`: the key id after which the pass begins.
+    So delete nothing if all keys are revoked. If the table were empty, a master would take the cluster for a new one
+    and create a first key. `place`: the key id after which the pass begins.
     """
-    # If the table were empty, a master would take the cluster for a new one and create a first key.
     before = rules.before_ms(RetainedKind.KEYS, now_ms)
     rows = connection.execute(_KEYS, {"place": place, "max_count": ROWS}).all()
     old = [row for row in rows if row.revoked_at_ms is not None and row.revoked_at_ms < before]

@@ -32,8 +32,8 @@ _URLS_POSTGRESQL: Final = Arrays(
     f"SELECT {_URL} FROM {{rows}} JOIN urls u ON u.crawl_id = v.crawl_id AND u.host_id = v.host_id"
     " AND u.fingerprint BETWEEN v.fingerprint AND v.via JOIN hosts h ON h.host_id = u.host_id",
     schema.urls,
-    # `Arrays` gives a parameter the type of the column of `urls` with the same name. The column `via` has fingerprints,
-    # too. Its meaning does not matter here.
+    # `Arrays` gives a parameter the type of the column of `urls` with the same name. So the last fingerprint needs the
+    # name of another column with fingerprints: `via`. The meaning of this column does not matter here.
     ("crawl_id", "host_id", "fingerprint", "via"),
 )
 """The query on PostgreSQL that finds the URLs in several ranges of fingerprints.
@@ -41,8 +41,8 @@ _URLS_POSTGRESQL: Final = Arrays(
 The query gets one row of parameters for each range:
 
 - `crawl_id` and `host_id`: find only URLs of this crawl on this host.
-- `fingerprint`: the first fingerprint of the range.
-- `via`: the last fingerprint of the range. The parameter is named after a column of `urls` that has the same type.
+- `fingerprint` and `via`: the first and the last fingerprint of the range. The name `via` has no meaning here. A
+  parameter must have the name of a column of `urls`, and `via` is another column with fingerprints.
 """
 
 _NEWEST: Final = text(

@@ -153,17 +153,16 @@ def fire_queued(
 ) -> Fired | None:
     """Apply a queued verb to its crawl. Record the result in the history of the schedule that queued the verb.
 
-    The verb was queued because the crawl was in a run at the due time. `waiting` says which schedule, due time and
-    crawl.
+    A schedule can queue its verb for a crawl that is in a run at the due time. `waiting` says which schedule, due time
+    and crawl.
 
-    The history has one line for each due time. The outcome of the line covers all crawls of the schedule. For example,
-    a schedule queued its verb for two crawls, so the outcome is `queued`. The verb is applied to the first crawl, and
-    the outcome becomes `fired`. Later the verb is applied to the second crawl, and the outcome stays `fired`.
+    The history has one line for each due time. The line has one outcome for all crawls of the schedule together. The
+    outcome is `fired` once the verb was applied to one of the crawls, even if the verb is still queued for others. So
+    the first verb that is applied changes the outcome, for example from `queued` to `fired`. The later ones do not
+    change it.
 
-    Return the name of the schedule, with a list of changed lines:
-
-    - If this call changes the outcome of the line: the list has the line.
-    - Otherwise: the list is empty.
+    The result has the name of the schedule. The result also has the line if this call has changed the outcome of the
+    line.
 
     Return None, and write nothing, in these cases:
 
@@ -368,12 +367,12 @@ def apply_verb(
 
 
 def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
-    """Return True if an earlier due time of the schedule has queued a verb for this crawl, and the verb still waits.
+    """Return True if `verb` must not be queued for `crawl`, because the schedule has already queued one for it.
 
-    `verb` is the verb of the present due time. The earlier verb may be a different one.
+    A schedule queues at most one verb for each crawl. The verb that is queued already may be a different one.
 
-    If `verb` cannot be queued, return False without a query. A verb can be queued only if the schedule has the setting
-    `Overlap.QUEUE` and the verb begins a run of a crawl, such as `start`.
+    Return False otherwise, and always if `verb` is one that is never queued. A verb is queued only if the schedule has
+    the setting `Overlap.QUEUE` and the verb begins a run of a crawl, such as `start`.
     """
     if stored.spec.overlap is not Overlap.QUEUE or verb not in BEGINS_RUN:
         return False

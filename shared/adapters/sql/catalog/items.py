@@ -203,11 +203,11 @@ def apply(
 def resolve_drafts(
     connection: Connection, fence: ItemFence, position: ItemPosition, max_count: int, evidence: str | None
 ) -> ItemChanges:
-    """Remove at most `max_count` drafts (items of a fetch) whose fetch was accepted, or can no longer be accepted.
+    """Delete at most `max_count` drafts (items of a fetch) whose fetch was accepted, or can no longer be accepted.
 
-    - Without `evidence`: store a draft's items if its fetch was accepted, else drop the items. Return both numbers.
-    - With `evidence`, a reason why items cannot be stored: turn each of these drafts into a dead letter with this
-      reason. Nothing is stored or dropped, so the numbers in the result are 0.
+    - `evidence` is None: store the items of an accepted fetch, and drop other items. Return how many of each.
+    - `evidence` is a reason why items cannot be stored: turn each draft into a dead letter with this reason, instead of
+      storing or dropping its items. Both numbers in the result are 0.
 
     Store `position` as the position in the stream of items. Raise OwnershipLost if another writer claimed the table.
     """
@@ -297,8 +297,8 @@ def _living(connection: Connection, crawls: Iterable[CrawlId]) -> set[int]:
 
 
 def _newest(fetched: Iterable[_Fetched]) -> dict[_Place, PageItems | None]:
-    """Return the items of each page's latest fetch in `fetched`. No value is None: `_outdated` may set None later."""
-    newest: dict[_Place, PageItems | None] = {}
+    """Return the items of each page's latest fetch in `fetched`."""
+    newest: dict[_Place, PageItems | None] = {}  # no value is None until `_outdated` replaces some by None
     for crawl_id, page in fetched:
         at = _place_of(crawl_id, page)
         known = newest.get(at)
@@ -378,10 +378,10 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 @lru_cache
 def _last_scanned(page: bool) -> TextClause:
-    """Return a query for the id of one item, found by its distance from the id `:after` in the order of ids.
+    """Return a query for the id of the last item that one read of the list scans. The next read begins after it.
 
-    The `:offset` 0 finds the next item after `:after`, 4999 finds the 5,000th. If there are fewer items, the query
-    finds nothing. With the flag `page`, only the items of one page are counted: the query's parameter `:page`.
+    A read scans 5,000 items (SCANNED) after the id `:after`, so `:offset` is 4999. If fewer items are left, the query
+    returns no row. If `page` is True, a read scans only the items of the page with the fingerprint `:page`.
     """
     here = " AND r.fingerprint = :page" if page else ""
     return text(

@@ -216,9 +216,10 @@ def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) ->
 
 
 def _claim(connection: Connection, wanted: ApiKey) -> None:
-    """Check that no other key has the same client certificate as `wanted`. Raise Exists if one has it. Write nothing.
+    """Raise Exists if the client certificate of `wanted` already identifies another key. Write nothing.
 
-    Only keys that are not revoked count. A key without a client certificate always passes the check.
+    A client certificate may identify only one key. Revoked keys do not count. Do not raise if `wanted` has no client
+    certificate. The caller stores `wanted` after this check.
     """
     if wanted.kind is not IdentityKind.CERTIFICATE:
         return

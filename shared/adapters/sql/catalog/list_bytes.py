@@ -12,9 +12,9 @@ T = TypeVar("T")
 LIST_BYTES: Final = 8 << 20
 """The most bytes of stored text that one query of a list reads. A single entry may be larger: it is read alone.
 
-- Most lists: a page has the entries of one query. So a page may have fewer entries than the client requested.
-- The list of crawls, if the client requests summaries of the specs: a page may need several queries. Each query reads
-  at most LIST_BYTES of whole specs, to make the short summaries. The page has as many entries as requested.
+- Most lists: one query reads the whole page. So a page may have fewer entries than the client requested.
+- The list of crawls, if the client requests short summaries instead of specs: several queries read one page, so the
+  page has as many entries as requested. Each query reads at most LIST_BYTES of specs. Only the summaries are kept.
 """
 
 

@@ -126,10 +126,14 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
 
 
 def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
-    """Return a query for the `max_queues` + 1 least recently served queues of each crawl and partition in `parts`.
+    """Return a query for queues of each pair of crawl and partition in `parts`: the least recently served queues.
 
-    Its columns are the index in `parts`, `queued`, and `active_at_ms`, the time (Unix ms) at which a shard of the
-    queue's URLs was last sent out or came back.
+    The query returns up to `max_queues` + 1 queues of each pair. The caller uses only `max_queues` of these. If
+    the query returns one more, the caller's count of URLs is incomplete. A row has these columns:
+
+    - `part`: the index of the pair in `parts`.
+    - `queued`: the number of URLs in the queue that are due.
+    - `active_at_ms`: when the queue was last served (Unix ms): a shard of its URLs was sent out or came back.
     """
     selections = []
     for place, part in enumerate(parts):

@@ -45,10 +45,11 @@ class Chunk:
 
 
 def last_of(which: str, table: str = "urls") -> TextClause:
-    """Return a query for the last fingerprint of a command's next step. A step is a fixed number of URLs.
+    """Return a query that finds where the next step of a command ends: the fingerprint of the last URL of the step.
 
-    The step begins after the fingerprint `:after`, and goes through the URLs in the order of their fingerprints. For a
-    step of 500 URLs, the caller sets `:others` to 499. If fewer than 500 URLs are left, the query returns no row.
+    A step is a fixed number of URLs, such as 500: the first URLs after the fingerprint `:after`, in the order of their
+    fingerprints. `:others` is the number of URLs of the step without the last one: 499 for a step of 500 URLs. If fewer
+    than 500 URLs are left, the query returns no row.
 
     - `which`: an SQL condition, which selects the URLs.
     - `table`: the table of the URLs.

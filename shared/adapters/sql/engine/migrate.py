@@ -15,8 +15,10 @@ HEAD: Final = "0013_key_names"
 """The newest migration; a test compares it with the scripts."""
 
 TABLES: Final = Path(__file__).with_name("sqlite_tables.sql")
-"""The statements that make the tables and indexes of `access_schema.metadata`, for SQLite.
-`python -m tests.support.database.sqlite_tables` writes them."""
+"""The path of an SQL file. Its statements create the tables and indexes of `access_schema.metadata` on SQLite.
+
+`python -m tests.support.database.sqlite_tables` writes the file.
+"""
 
 END: Final = ";\n\n"
 """The separator of the statements in the file TABLES."""

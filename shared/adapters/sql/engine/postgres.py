@@ -251,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def migrate_and_sync(self) -> None:
-        """Do nothing. On SQLite this call migrates the tables. On PostgreSQL a later transaction migrates them."""
+        """Do nothing: the call is for SQLite. On PostgreSQL, `filling` migrates the tables in a later transaction."""
 
 
 @asynccontextmanager
