@@ -21,7 +21,7 @@ _FIELDS: Final = {
     ExclusionReason.INCLUDE: "include",
     ExclusionReason.EXCLUDE: "exclude",
 }
-"""For each rule of the scope, the field of an override that changes it."""
+"""The field of an override that changes a rule of the scope, by rule. The field `max_depth` changes the rule DEPTH."""
 
 
 class HostSpecs:
@@ -62,9 +62,10 @@ class HostSpecs:
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest limit of depth (`scope.max_depth`) in the spec and its overrides. None: no limit is set.
+        """The greatest number that the spec or an override sets as `max_depth`. None: neither sets a number.
 
-        For example, the spec sets no limit, and two overrides set 2 and 5. Then the result is 5.
+        Only hosts with a limit count. For example, the spec sets no limit, and two overrides set 2 and 5. The result is
+        5, although most hosts have no limit.
         """
         own = (each.scope.max_depth for each in (self._spec, *self._specs))
         return max((depth for depth in own if depth is not None), default=None)

@@ -3,21 +3,26 @@
 A link is judged relative to the page that has it. For example, mode host admits a link to another URL of the page's
 host. Of all rules, only `schemes`, `max_url_length` and `exclude` apply to a seed.
 
-The target of a seed's redirect replaces the seed:
+The target of a seed's redirect is judged like a link on the seed's page, but less strictly:
 
 - It may be on another host of the same registrable domain (example.org -> www.example.org).
 - `include` and the traps do not apply to it.
-- In mode prefix it must lie below the path of a seed of the spec. Seeds of uploads and seed sets do not count.
+
+In mode prefix, a linked page or a redirect's target must lie below the path of a seed of the spec. Seeds of uploads and
+seed sets do not count.
 
 With `extra_hops`, a crawl also follows links that lead out of the scope. Each URL then has a number of extra hops. The
-number is 0 for a URL in scope. A URL whose number exceeds `extra_hops` is excluded. A link gives its target a number:
+number is 0 for a URL in scope. A URL whose number exceeds `extra_hops` is excluded. The number of a link's target
+depends on the page that has the link:
 
-- The page has 0: the link is judged as without `extra_hops`. If it is admitted, the target has 0. If only `mode` or
-  `include` excludes it, the target has 1. In mode host, for example, a link to another host gives 1,
-  even to the host of another seed.
-- The page has 1 or more: if the target is back in the scope of the spec's seeds, it has 0. If not, it has one more than
-  the page. "Back" means: `include` admits the target, and the target is on the host, on the domain or below the prefix
-  of a seed of the spec, as `mode` says. In mode any, `include` alone decides.
+- The page has 0, so it is in scope. Then the target is judged relative to this page, as without `extra_hops`. If the
+  target is admitted, it has 0. If only `mode` or `include` excludes it, it has 1.
+- The page has 1 or more, so it is out of scope. Then the target is judged relative to the seeds of the spec. If
+  `include` admits the target, and it is on the host, on the domain or below the prefix of such a seed, as `mode` says,
+  it has 0. Otherwise it has one more than the page. In mode any, `include` alone decides.
+
+For example, the mode is host, and the seeds are on a.test and b.test. A link from a.test to b.test gives 1, because the
+hosts differ. A link from c.test, which has 1, to b.test gives 0, because b.test is the host of a seed.
 """
 
 import re
@@ -170,16 +175,19 @@ class CompiledScope:
         hops: int = 0,
         extra: int = 0,
     ) -> ScopeRule | int:
-        """Judge `url`: return how many extra hops lead to it, or the rule that excludes it.
+        """Return how many extra hops lead to `url`, or the rule that excludes `url`.
 
-        The result is 0 if `url` is in scope. If `url` is out of scope, the result is `extra + 1`. A redirect between
-        two URLs out of scope adds nothing: then the result is `extra`. If the result would exceed the spec's
-        `extra_hops`, return the rule.
+        - If `url` is in scope: 0.
+        - If `url` is out of scope: `extra + 1`. If a redirect (`hops` > 0) from a URL out of scope (`extra` > 0) leads
+          to `url`: only `extra`.
+        - If this number exceeds the spec's `extra_hops`, or another rule such as `exclude` excludes `url`: the rule.
+
+        The parameters:
 
         - `depth`: the number of links from a seed to the URL.
         - `via_host`: the host of the page or redirect that led to the URL, None for a seed.
         - `via_seed_redirect`: only redirects lie between a seed and the URL.
-        - `hops`: the number of redirects in a row that led to the URL. These are redirects, not extra hops.
+        - `hops`: the number of redirects in a row that led to the URL. 0: a link led to it. Extra hops do not count.
         - `extra`: the number of extra hops of the page or redirect that led to the URL. 0: it is in scope.
         """
         rule: ScopeRule | None
@@ -342,10 +350,10 @@ class CompiledScope:
         Seeds are the seeds of the spec here, not those of uploads and seed sets. Each seed gives a prefix, such as
         `/docs/` (see `prefixes`).
 
-        - If seeds are on `host`: the path of `url` must begin with the prefix of one of these seeds.
-        - If no seed is on `host`: the path must begin with the prefix of at least one seed. The URL must also be on
-          the host of the page that led to it (`via_host`). If only redirects lie between a seed and the URL
-          (`redirect`), the same registrable domain is enough.
+        - If a seed is on `host`: the path of `url` must begin with the prefix of a seed on this host.
+        - If no seed is on `host`: the path must begin with the prefix of a seed on any host. Also, `host` must be the
+          host of the page that led to `url` (`via_host`). After redirects of a seed (`redirect`), both hosts need only
+          have the same registrable domain.
         """
         paths = self._prefixes.get(host)
         if paths is None:
@@ -371,10 +379,10 @@ class CompiledScope:
         return None
 
     def _admits(self, url: str, seed_like: bool) -> bool:
-        """Check the URL quickly. Return True if the scheme, the length, patterns and traps do not exclude the URL.
+        """Return True if a quick check already shows that no rule of `_alone_rules` excludes the URL.
 
-        False does not mean that the URL is excluded: the caller must then check each rule with `_alone_rules`. For
-        example, the result is always False if the scope has `include` or `exclude` patterns.
+        If the result is False, nothing is known: the caller must then check each rule with `_alone_rules`. The quick
+        check does not try patterns, so the result is always False if the scope has `include` or `exclude` patterns.
 
         `seed_like`: True to leave out traps, for a URL such as a seed or a sitemap.
         """

@@ -251,7 +251,7 @@ class LongTransaction:
             raise mapped(error) from error
 
     async def migrate_and_sync(self) -> None:
-        """Do nothing: the call is for SQLite. On PostgreSQL, `filling` migrates the tables in a later transaction."""
+        """Do nothing. Callers fill SQLite and PostgreSQL databases with the same calls. Only SQLite needs this call."""
 
 
 @asynccontextmanager

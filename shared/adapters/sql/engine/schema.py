@@ -93,9 +93,9 @@ crawls = Table(
 - `version` grows with every change by an operator.
 - `resumes_as`: the state to which a paused crawl returns.
 - `collected_at_ms`: when the removal of a deleted crawl's rows was finished.
-- `active_pool`: the pool whose clock (`pool_clocks`) measures the active time at present. NULL while no clock does.
-- `active_ms`: the active time while `active_pool` is NULL, as for a paused crawl.
-- `active_zero_ms`: while `active_pool` is set, the active time is the pool's clock minus this value.
+- `active_pool`: NULL while the active time stands still, as for a paused crawl. Then `active_ms` is the active time.
+  Otherwise the name of the pool. Then the active time is the pool's clock (`pool_clocks`) minus `active_zero_ms`. For
+  example, a clock of 900 ms and `active_zero_ms` = 200 give 700 ms.
 - `change`: the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
 - `changes_deleted_ms`: the newest time of the rows that retention has deleted from `page_changes`.
 - `desired`: the desired state in the declaration, NULL if it has none.
@@ -391,8 +391,8 @@ producers = Table(
 )
 """A producer is a name under which a process numbers its messages of a crawl to a partition: 1, 2, 3 and so on. `n`:
 the last applied number. `total`: the number of URLs in the messages 1 to `n`. `gaps`: how often numbers were missing.
-
-`seen_at_ms`: when a retention pass first read the row. NULL: not yet, or the producer is used more than once."""
+`seen_at_ms` is only for a producer of a single task, such as one upload of seeds: when retention first found the row.
+Retention deletes the row some time later."""
 
 commands = Table(
     "commands",
@@ -446,5 +446,5 @@ report_holds = Table(
     Column("beat", BigInteger, nullable=False),
     Column("begun_at_ms", BigInteger, nullable=False),
 )
-"""One row for each process that copies the reports. While the process keeps raising `beat`, owners purge no reports
-(shared.domain.frontier.purge_holds). `begun_at_ms`: when `beat` was last raised (Unix ms), not when the hold began."""
+"""One row for each process that copies the reports. The process raises the number `beat` every few seconds. While the
+number grows, owners delete no reports. `begun_at_ms`: when the present number was written (Unix ms)."""

@@ -20,12 +20,14 @@ OVERLAP: Final = 32
 A transaction gets its number before it commits. So a slow transaction may commit a lower number after that read."""
 
 COMPARED: Final = 10
-"""How many crawls each call of `since` compares with what the caller has read before, although no change was found.
+"""How many crawls each call of `since` checks for changes that earlier calls have missed.
 
-A slow transaction may commit so late that all calls miss its change. The comparison finds such a change. Each call
-compares the next 10 unfinished crawls, in the order of their ids. After the last crawl, it begins again with the first.
+Each change has a number, and `since` looks for new numbers. A slow transaction may commit its number so late that all
+calls miss the change. So each call also takes 10 unfinished crawls. The call compares the stored version of each crawl
+with the version that the caller has.
 
-The first call of a reader compares none, because it returns all unfinished crawls."""
+The next call takes the next 10 crawls, in the order of their ids. After the last crawl, the first crawl comes again.
+The first call of a reader needs no check, because this call returns all unfinished crawls."""
 
 _VERSION: Final = "SELECT crawl_id, change, revision, state FROM crawls WHERE"
 _RECENT: Final = text(f"{_VERSION} change > :change ORDER BY change, crawl_id")
@@ -124,9 +126,12 @@ def _versions(rows: Iterable[Any]) -> dict[CrawlId, CrawlVersion]:
 
 
 def _counted(connection: Connection, before: Mapping[Partition, int], now: Mapping[Partition, int]) -> set[CrawlId]:
-    """Return the crawls whose counters changed between `before` and `now`, the versions of the partitions.
+    """Return the crawls with counters that have changed since an earlier read.
 
-    Only partitions whose version has changed are read.
+    Each partition has a version: a number that grows with each transaction in the partition.
+
+    - `before`: the versions at the earlier read. A missing version counts as 0.
+    - `now`: the versions that are stored now. Partitions with the same version as before are not read.
     """
     return {
         CrawlId(crawl_id)

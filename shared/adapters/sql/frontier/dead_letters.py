@@ -55,14 +55,17 @@ _FRESH_HOST = text("UPDATE hosts SET failures = 0, unreachable = 0, silent_since
 def replay(connection: Connection, command: CommandRun, sent: Sequence[int], upto: int, now_ms: int) -> int | None:
     """Apply one chunk of a replay of dead letters. Return the number of the letter after which the next chunk begins.
 
-    The result is None after the last chunk. A chunk has letters of two kinds, in the order of their numbers:
+    The result is None after the last chunk. The caller has already published the messages of this chunk again.
 
-    - Messages: the caller has published the messages of this chunk again. `sent` has the numbers of their letters,
-      which this function deletes. `upto` is the last number of the chunk.
-    - URLs: queue the URL of each letter up to `upto` again, with fresh attempts, and delete the letter. If the crawl
-      has no such failed URL, or an owner changed the URL after it accepted the command, only delete the letter.
+    - `sent`: the numbers of the letters of these messages. This call deletes the letters.
+    - `upto`: the greatest number that a letter of this chunk may have. Later letters stay for the next chunks.
 
-    A chunk has at most 500 letters of URLs. If there are more, the next chunk begins after the 500th.
+    For each letter of a URL, this call queues the URL again with fresh attempts, and deletes the letter. If the crawl
+    has no such failed URL, or an owner changed the URL after it accepted the command, only the letter is deleted.
+
+    One call takes at most 500 letters of URLs, in the order of their numbers. If it takes 500, the next chunk begins
+    after the last of them, and otherwise after `upto`. For example, `upto` is 900. If the 500th letter of a URL has the
+    number 700, the result is 700. With only 20 letters of URLs up to 900, the result is 900.
     """
     # Without `upto`, the URLs of this chunk could lie beyond messages that are not published yet. The next chunk, which
     # begins after the last URL, would skip these messages.

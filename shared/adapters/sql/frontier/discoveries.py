@@ -282,10 +282,10 @@ def _merge(
     given: GivenContexts | None,
     sets: SetSeeds,
 ) -> set[_Key]:
-    """Insert new URLs, and merge links into known URLs. Return the URLs that commands in progress must not skip.
+    """Insert new URLs, and merge links into known URLs. Return the URLs that commands in progress may still change.
 
-    These are known URLs that have failed, or to which a page links. For example, a command that retries failed URLs may
-    still have to queue a failed URL. The caller marks all other URLs of the batch, and the commands skip marked URLs.
+    The result has two kinds of known URLs: failed URLs, which a command may retry, and URLs that were found on pages,
+    which may be seeds that a command deletes. The caller marks all other URLs, so that the commands skip these.
 
     - `least`: for each URL that was found as a page, the link by which it is nearest to a seed (`nearer_link`).
     - `required`: a link to each URL that was found as a requisite.

@@ -118,12 +118,14 @@ def end_queued(
 
 
 def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
-    """Return a function that returns True for each URL of `host` to exclude. Return None if the command skips the host.
+    """Return a function that decides which URLs of `host` to exclude, or None if the command skips the host.
 
-    - `of_command`: the exclusion that the command applies. It selects the hosts: a host is skipped if this exclusion
-      can cover neither a URL of the host nor the host's address.
-    - `exclusions`: all exclusions that are in force. They select the URLs: on a host that is not skipped, the function
-      returns True for a URL that any of them covers.
+    The command applies one exclusion. This exclusion selects the hosts. On a selected host, all exclusions that are in
+    force now select the URLs. So if the exclusion of the command is no longer in force, it excludes nothing.
+
+    - `of_command`: the exclusion of the command. The host is skipped if this exclusion can cover neither a URL of the
+      host nor the host's address.
+    - `exclusions`: all exclusions in force. The function returns True for a URL that at least one of them covers.
     - `ip`: the address of the host at its last visit, None if it is unknown.
     """
     address = None if ip is None else parse_address(ip)
@@ -163,10 +165,13 @@ def _behind(host_id: int, crawl_id: int, fingerprint: bytes) -> int:
 
 
 def _place_of(after: int) -> tuple[int, int, bytes]:
-    """Return the host id and crawl id at which a command continues, and the last fingerprint that it has done there.
+    """Return the three parts of a progress number: a host id, a crawl id and a fingerprint.
 
-    The fingerprint is empty if the command has done none of this host and crawl. `after` is a progress number
-    (`_behind`).
+    The command continues in the queue of this host and crawl, with the URLs after the fingerprint. An empty fingerprint
+    means that the command begins with the first URL of the queue.
+
+    `after`: a progress number from `_behind`, or 0 at first. The lowest 128 bits are the fingerprint. The next 64 bits
+    are the crawl id. The bits above are the host id.
     """
     place, fingerprint = divmod(after, 1 << _FINGERPRINT_BITS)
     host_id, crawl_id = divmod(place, 1 << _CRAWL_BITS)

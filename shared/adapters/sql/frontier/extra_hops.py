@@ -37,14 +37,14 @@ The host id is None for a seed."""
 
 
 def nearer_link(link: DiscoveredLink, other: DiscoveredLink) -> DiscoveredLink:
-    """Return the better of two links to one URL.
+    """Return the better of two links to one URL. If the scope admits both, the result has the lesser of their depths.
 
-    - If the scope excludes exactly one of the links: return the other link.
-    - Otherwise, if the extra hops differ: return the link with fewer extra hops.
-    - Otherwise: return the link with the lesser depth.
+    - If the scope excludes exactly one of the links: the other link is better.
+    - Otherwise, if the extra hops differ: the link with fewer extra hops is better.
+    - Otherwise: the link with the lesser depth is better.
 
-    If the scope admits both links, the result always has the lesser of the two depths. If necessary, the result is a
-    copy of the better link with the depth of the other link.
+    For example, the scope admits both links. One has 0 extra hops and depth 5, the other has 1 extra hop and depth 2.
+    Then the first link is better, and the result is a copy of the first link with depth 2.
     """
     if link.extra == other.extra or link.outside or other.outside:
         of_link = bool(link.outside), link.extra, link.depth, bool(link.via)

@@ -187,8 +187,9 @@ def dispatch(
 
     Return the leases that got URLs.
 
-    - `next_lease`: the first lease number that is free after these requests. The call writes this number to the
-      partition's row.
+    - `requests`: each request already has the id of its lease, which the caller made from a lease number.
+    - `next_lease`: the number for the first lease after these requests. For example, the requests use the numbers 7, 8
+      and 9, and `next_lease` is 10. The call stores it, so that the next owner of the partition continues with it.
     - `budgets`: the budgets of the crawls that have one.
     """
     pass_fence(connection, fence)
@@ -361,11 +362,12 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
 def ready_queues(
     connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
-    """Return the queues of a crawl in a partition, ready queues first. At most `max_count` queues are returned.
+    """Return up to `max_count` queues of a crawl in a partition: first the ready queues, then the other queues.
 
-    A queue is ready if it may be visited by `soon_ms` (Unix ms). The ready queues are followed by queues that are not
-    ready. Queues without queued or waiting URLs are left out. Each of the two parts begins with the least recently
-    served queues.
+    A queue is ready if its host may be visited by `soon_ms` (Unix ms), and a URL is queued or due by then.
+
+    The ready queues are sorted by the time of their last service, the longest ago first. So are the other queues.
+    Queues without queued or waiting URLs are left out.
     """
     keys = {"crawl_id": crawl_id, "partition": partition, "max_count": max_count, "soon_ms": soon_ms}
     rows = connection.execute(_READY[connection.dialect.name], keys)

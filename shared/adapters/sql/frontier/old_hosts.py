@@ -16,9 +16,10 @@ from shared.domain.ids import HostId
 from shared.ports.retained import SweepResult
 
 MAX_QUEUES_READ: Final = 20_000
-"""The maximum number of queues that are read to find out which hosts of a list have no queue.
+"""The maximum number of queues that one search reads to find the hosts without a queue in a list of hosts.
 
-If the hosts of the list have more queues, the search starts again with a shorter list: about the first quarter."""
+A host has one queue for each crawl. For example, a list has 100 hosts, which together have 50,000 queues. These are too
+many, so the search starts again with only about the first 25 of the hosts."""
 _CRAWLS: Final = 500
 """One statement reads the queues of at most this many crawls."""
 

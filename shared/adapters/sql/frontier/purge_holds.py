@@ -1,4 +1,8 @@
-"""Transactions on holds: while a hold is active, owners purge no reports (shared.domain.frontier.purge_holds)."""
+"""Transactions on holds: while a hold is active, owners purge no reports (shared.domain.frontier.purge_holds).
+
+The holder is the process that took the hold. Each hold has a beat number, which its holder raises every few seconds. A
+hold is active while its beat number grows.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,8 +20,8 @@ _TAKE: Final = text("INSERT INTO report_holds (holder, beat, begun_at_ms) VALUES
 def take(connection: Connection, holder: str, now_ms: int) -> None:
     """Begin a hold for `holder`, a process that copies the reports. Delete the holds that ended processes left.
 
-    The process must call `beat` regularly, which raises the hold's number. If the number does not grow any more, owners
-    purge reports again. A hold is deleted a day after the last such call.
+    The process must call `beat` regularly, which raises the hold's beat number. If this number does not grow any more,
+    owners purge reports again. A later call of `take` deletes a hold whose last beat is more than a day ago.
     """
     holds = schema.report_holds
     connection.execute(delete(holds).where(holds.c.begun_at_ms < now_ms - _FORGOTTEN_MS))
@@ -25,9 +29,9 @@ def take(connection: Connection, holder: str, now_ms: int) -> None:
 
 
 def beat(connection: Connection, holder: str, now_ms: int) -> bool:
-    """Raise the number of a hold by 1, to show that its process still runs. Return False if the hold does not exist.
+    """Raise the beat number of a hold by 1, to keep the hold active. Return False if `holder` has no hold.
 
-    Store `now_ms` as the time of this call.
+    `now_ms` is stored as the time of the last beat.
     """
     holds = schema.report_holds
     statement = update(holds).where(holds.c.holder == holder).values(beat=holds.c.beat + 1, begun_at_ms=now_ms)
@@ -40,6 +44,9 @@ def release(connection: Connection, holder: str) -> None:
 
 
 def active(connection: Connection) -> Mapping[str, int]:
-    """Return a mapping from the holder of each hold to its beat, a number that its process keeps raising."""
+    """Return the beat number of every stored hold, by holder.
+
+    Some of these holds may be inactive. The caller sees that a hold is active if its number grows from call to call.
+    """
     holds = schema.report_holds.c
     return {holder: int(number) for holder, number in connection.execute(select(holds.holder, holds.beat))}

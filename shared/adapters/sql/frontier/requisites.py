@@ -72,8 +72,8 @@ def remaining(connection: Connection, budgets: Mapping[CrawlId, int], required: 
 class Relinked(Struct, frozen=True):
     """How the stored row of a known URL changes because a new link to the URL was found.
 
-    The URL is stored as a requisite, or the new link is to a requisite. `relinked` decides the change, and `relink`
-    writes it.
+    This class is only for links that concern requisites. One case is that the URL is stored as a requisite. The other
+    case is that the new link finds the URL as a requisite. `relinked` decides the change, and `relink` writes it.
 
     Before the change:
 
@@ -147,25 +147,30 @@ def relinked(
 ) -> Relinked | None:
     """Return how the stored row of a known URL changes because the URL is found again. None: the row does not change.
 
-    For example, a queued page is found again as an image of another page. The page becomes a requisite that is also a
-    page (flag ALSO_PAGE). As a requisite it gets an earlier place in the queue.
-
-    Call this only if the URL is stored as a requisite, or if `requisite` is True.
+    A URL can be a requisite and a page. Such a URL is stored as a requisite with the flag ALSO_PAGE. Call this only if
+    the URL is stored as a requisite, or if `requisite` is True.
 
     - `state`, `depth`, `reason`, `flags`: the stored values of the URL.
     - `page`: the link by which the URL is found as a page now. None: the URL is not found as a page now.
     - `requisite`: True if the URL is found as a requisite now, and the budget of requisites is not spent.
 
-    A URL that is stored as a page changes only as in the example: if it is queued or waits for a retry. A sitemap, a
-    feed and a URL of depth 0 do not change.
+    If the URL is stored as a page:
 
-    A URL that is stored as a requisite changes in these cases:
+    - It is queued or waits for a retry: it becomes a requisite with ALSO_PAGE, and gets an earlier place in the queue.
+      For example, a queued page is found as an image of another page. This does not apply to a URL of depth 0, a
+      sitemap or a feed.
 
-    - It is excluded by the scope, an exclusion or the budget of requisites, and is found as a requisite: it is queued
-      as a requisite. If it is found as a page, too, it also gets ALSO_PAGE.
-    - It is excluded for one of these reasons, and is found only as a page: it is queued as a page.
-    - It is queued, waiting or leased, and is found as a page: it gets ALSO_PAGE.
-    - It is done, is HTML, has no ALSO_PAGE, and is found as a page: it is queued again as a page.
+    If the URL is stored as a requisite, and is excluded by the scope, an exclusion or the budget of requisites:
+
+    - It is found as a requisite: it is queued as a requisite. If it is found as a page, too, it also gets ALSO_PAGE.
+    - It is found only as a page: it is queued as a page.
+
+    If the URL is stored as a requisite without ALSO_PAGE, and is found as a page:
+
+    - It is queued, waiting or leased: it gets ALSO_PAGE.
+    - It is done and is HTML: it is queued again as a page.
+
+    In all other cases the row does not change.
     """
     if not flags & IS_REQUISITE:
         waits = state is UrlState.QUEUED or (state is UrlState.WAITING and not flags & REVISIT)

@@ -96,11 +96,17 @@ _RATES: Final = text(
 
 
 def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-    """Return the statistics of a crawl's pages and sitemaps in a partition, from which the owner computes due times.
+    """Return numbers of pages and sitemaps of a crawl in a partition, from which the owner computes due times.
 
-    For example, `result["rates"][70]` is the number of pages that are in bucket 70. A bucket is a range of rates, such
-    as about 4 to 5 changes a day. The outer keys are the constants in `recrawl_pages.COUNTED`, which are explained
-    there. Three of them are about pages, and one is about sitemaps and feeds.
+    `result[kind][bucket]` is a number. A bucket is a range of rates. For example, bucket 70 may be the range of about 4
+    to 5 changes a day. Then `result["rates"][70]` is the number of pages that change about 4 to 5 times a day.
+
+    The kinds are the constants in `recrawl_pages.COUNTED`. A sign is a date in a sitemap that shows a change of a page.
+
+    - `rates`: the number of pages, by their rate of changes without a sign.
+    - `followed`: the number of pages that have signs, by their rate of all changes.
+    - `signalled`: how many of their changes have signs, as a sum over the pages, by their rate of all changes.
+    - `sitemap_rates`: the number of sitemaps and feeds, by their rate of fetches.
     """
     counts: dict[str, dict[int, int]] = {kind: {} for kind in COUNTED}
     for row in connection.execute(_RATES, {"crawl_id": crawl_id, "partition": partition, "kinds": list(COUNTED)}):
@@ -142,18 +148,17 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
 
 
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:
-    """Choose the stored pages for a new lease: the pages that are due for their next fetch, the longest due first.
+    """Lease the stored pages and the sitemaps that are due for their next fetch. Return the rows of these URLs.
 
-    Sitemaps that are due are chosen, too. Give each chosen URL the state leased, and return the rows of these URLs.
+    The URLs come from the queue of `request`, the longest due first. Each URL was waiting, and is leased now under
+    `request.lease_id`. The caller must do the rest:
 
-    The caller must complete the lease:
+    - Insert the row of the lease.
+    - Correct the counts of the queue (table `queues`). This call counts the leased URLs as `queued` there. The caller
+      subtracts their number from `queued`, and adds it to `leased`.
 
-    - Insert the row of the lease, with the id `request.lease_id`.
-    - Subtract the number of chosen URLs from the column `queues.queued`, and add it to `queues.leased`.
-
-    In the table `queues`, this call has only moved the number from `waiting` to `queued`.
-
-    This call also queues the other waiting URLs that are due, which are retries. The result does not contain them.
+    This call also queues the retries of the queue that are due, and updates the counts for them. The caller has nothing
+    to do for these retries, and the result does not contain them.
     """
     keys = {"crawl_id": request.crawl_id, "host_id": request.host_id, "now_ms": now_ms, "until_ms": now_ms}
     dialect = connection.dialect.name

@@ -3,20 +3,22 @@
 Both end the fetching of URLs that are only seeds. A queued or waiting URL is excluded, or becomes done if its page is
 stored. The rows of the URLs stay.
 
-A deletion ends seeds that an operator chose. These URLs do not change:
+A deletion ends seeds that an operator chose. There are three exceptions:
 
-- A URL to which a page led.
-- A seed that is neither queued nor waiting, for example a failed or leased seed.
-- A seed that is also in a seed set of the crawl. It only gets the flag OF_SET.
+- A URL to which a page led does not change.
+- A seed that is neither queued nor waiting, such as a failed or leased seed, does not change.
+- A seed that is also in a seed set of the crawl stays. The seed only gets the flag OF_SET.
 
-A withdrawal ends URLs that were removed from a seed set. It applies only to URLs with the flag OF_SET. This flag says
-that the URL is a seed because of seed sets alone, and not because of the spec or an upload. A withdrawal differs from a
-deletion in these points:
+The flag OF_SET says that the URL is a seed because of seed sets alone, and not because of the spec or an upload.
+
+A withdrawal ends URLs that were removed from a seed set. It changes only URLs with the flag OF_SET:
 
 - A URL that is still in another seed set does not change.
-- A URL to which a page links stays in the crawl. It gets the depth and linking page of the nearest link.
-- A failed URL without a stored page is excluded, too.
-- If a URL is leased, the command waits until the lease ends.
+- A URL to which a page links stays in the crawl. The URL gets the depth and linking page of the nearest link, and loses
+  OF_SET.
+- A queued or waiting URL without such a link is excluded, or becomes done if its page is stored.
+- A failed URL without such a link and without a stored page is excluded.
+- If a URL without such a link is leased, the command waits until the lease ends.
 """
 
 import json
@@ -373,10 +375,10 @@ class SetSeeds:
                     self._linked[key] = link if other is None else nearer_link(link, other)
 
     def new(self, key: _Key, flags: int) -> int:
-        """Return the flags with which a new URL is inserted: `flags`, and also OF_SET if the URL is in `only`.
+        """Return the flags for the row of a new URL: `flags`, and also OF_SET if the URL is in `only`.
 
-        A URL in `only` may also be linked from pages in the same batch of discoveries. Then the nearest of these links
-        is kept in memory, and `write_links` stores it.
+        If the URL is in `only` and pages of the same batch link to it, also remember the nearest of these links.
+        `write_links` stores this link later.
         """
         if key not in self.only:
             return flags
@@ -388,9 +390,9 @@ class SetSeeds:
     ) -> int:
         """Return the new flags of a known URL that is found again, and record the changes to write.
 
-        - `link`: the link that was found, which the scope admits.
+        - `link`: the link of the present batch to the URL. The scope admits this link.
         - `state`, `reason`, `flags`: the stored values of the URL.
-        - `linked`: a page led to the URL when it was found first.
+        - `linked`: True if the stored row already names a page that led to the URL. False if the row is of a seed.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:
@@ -409,9 +411,10 @@ class SetSeeds:
         return flags
 
     def write_links(self, connection: Connection) -> None:
-        """Store the links from pages to seeds of seed sets that `new` and `merge` kept, in the table `seed_links`.
+        """Write the links that the earlier calls of `new` and `merge` have remembered to the table `seed_links`.
 
-        Call this before the rows of known URLs change. Some links are copied from the depth and linking page in a row.
+        Each of them is a link from a page to a seed of a seed set. Call this before the rows of known URLs change,
+        because some links are read from the present rows of these URLs.
         """
         _ADD_PLACE.run(connection, sorted(self._places))
         _ADD_LINK.run(connection, sorted(self._links))

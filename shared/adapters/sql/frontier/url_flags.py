@@ -24,9 +24,9 @@ RANK_NOW: Final = f":now_ms + CASE WHEN flags & {IS_REQUISITE} <> 0 THEN -{REQUI
 """SQL for the rank of a URL that is queued at `:now_ms`. `rank_of` and `requisite_rank` compute the same in Python."""
 
 RANK_DUE: Final = f"rank - {_LEAD}"
-"""SQL for the place in the queue of a URL that has waited, and is queued now because its due time has come.
+"""SQL for the new `rank` of a waiting URL that is queued because its due time has come.
 
-The column `rank` has two meanings. While a URL waits, `rank` is its due time (Unix ms). While the URL is queued, `rank`
-is its place in the queue, and lower values come first. A page takes its due time as its place. A requisite takes its
-due time minus REQUISITE_LEAD_MS, to come before pages.
+Before the statement, the column `rank` is the due time of the URL (Unix ms). After the statement, `rank` is the place
+of the URL in the queue, and lower values come first. For a page both are the same number. For a requisite the new value
+is REQUISITE_LEAD_MS less than the due time, so that requisites come before pages.
 """
