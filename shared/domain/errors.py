@@ -36,14 +36,11 @@ class Refused(Transient):
 
 
 class DiskFull(Transient):
-    """A disk is full. It is not known whether the data was written."""
+    """A disk is full. If this is no ResourceFull, it is not known whether the data was written."""
 
 
 class ResourceFull(DiskFull):
-    """A disk is full, and it is certain that nothing was written. So the caller may repeat the write.
-
-    After another DiskFull, the caller does not know whether the data was written.
-    """
+    """A disk is full, and it is certain that nothing was written. So the caller may repeat the write."""
 
 
 class OwnershipLost(Exception):

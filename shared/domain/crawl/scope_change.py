@@ -19,7 +19,7 @@ from shared.domain.ids import CrawlId, Revision
 BY_SCOPE: Final = frozenset(ExclusionReason) - {ExclusionReason.ROBOTS}
 """The exclusion reasons that are rules of the scope, such as `depth`. Another scope may admit URLs excluded for them.
 
-All other exclusion reasons are missing here. Examples are `robots`, `owner`, `max_requisites` and `seed_deleted`."""
+`robots` is the only member of ExclusionReason that is no rule of the scope."""
 
 
 def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:

@@ -1,13 +1,14 @@
 """Counts of excluded links and of other missing content, and a bounded number of examples of excluded links.
 
-A page has a count for each exclusion reason, such as three links for the reason `depth`.
+A page has a count for each exclusion reason, such as three links for the reason `depth`. Two more keys of a page's
+counts are no reasons: UNLISTED and SCOPE.
 
 A crawl has a count for each pair of a kind and a key. The kind says what is counted:
 
 - `left_out` counts excluded links. The key is the exclusion reason, such as `depth`.
 - `truncated` counts pages with an incomplete body. The key is why the body is incomplete, such as `length`.
 - NOT_INDEXED counts pages that are in no list, export or item. The key is the reason, such as `noindex`.
-- OUTLINKS counts pages that have excluded links. The keys are two fixed words.
+- OUTLINKS counts pages that have links excluded by the scope. The keys are two fixed words.
 - REDISCOVERED counts what the command REDISCOVER did to find excluded links again. The keys are three fixed words.
 """
 
@@ -29,10 +30,10 @@ SITEMAP_LOCATION: Final = "sitemap_location"
 robots.txt of the URL's host does not name the sitemap."""
 
 UNLISTED: Final = "unlisted"
-"""A special key in a page's counts of excluded links. It is no reason: it counts links that the archive did not store.
+"""A special key in a page's counts of excluded links. It counts the page's links that are missing in the archive.
 
-These links cannot be judged again from the archive after a change of the scope. The page must be fetched again. The
-number may include links that the scope admits, because the archive stores all links of a page up to a limit of size."""
+A missing link is not always an excluded link. The archive stores only a limited amount of a page's links, so links that
+the scope admits may be missing, too. After a change of the scope, the page must be fetched again to judge them."""
 
 SCOPE: Final = "scope"
 """A special key in a page's counts of excluded links by reason. Its value is not a count but a revision of the spec.
@@ -44,10 +45,12 @@ one. A missing key means revision 1.
 _NO_REASONS: Final = frozenset((UNLISTED, SCOPE))
 
 OUTLINKS: Final = "outlinks"
-"""A kind of a crawl's counts: the number of pages that have outlinks excluded by the scope. It has two keys:
+"""A kind of a crawl's counts. It counts pages, not links, under two keys:
 
-- `left_out`: all these pages.
-- `unlisted`: the part of these pages for which the archive did not store all links.
+- `left_out`: pages with at least one link that the scope excluded. A page counts once, however many such links it has.
+- `unlisted`: how many of the pages under `left_out` have links that are missing in the archive.
+
+For example, the scope excluded 5 links of one page and 3 links of another page. Then `left_out` is 2.
 """
 
 REDISCOVERED: Final = "rediscovered"

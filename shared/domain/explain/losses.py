@@ -183,7 +183,7 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
 
 
 def _without_page(reason: str, spec: CrawlSpec) -> bool:
-    """Return True if no link excluded for this reason can ever lead to a page. No setting admits such a link.
+    """Return True if links that are excluded for this reason would be excluded by every spec.
 
     - INVALID: True, because the link is no valid URL.
     - Rule.SCHEME, and `spec` admits both `http` and `https`: True, because the link has another scheme, such as

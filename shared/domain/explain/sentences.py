@@ -302,7 +302,7 @@ def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], r
 
     - `tallies`: the crawl's counts by kind, such as `failed` or `excluded`, and reason.
     - `last_failures`: for each kind of failure, how many hosts have it as their last failure.
-    - `redirected`: the sentence to return if redirects are the reason, empty if there is none.
+    - `redirected`: the sentence to return if redirects are the reason. If it is empty, a general sentence is returned.
     """
     ends: dict[str, int] = {}
     for kind in ("failed", "excluded"):

@@ -153,10 +153,14 @@ def given_up(hosts: Mapping[str, str], urls: int, retry: str) -> str:
 
 
 def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
-    """Return why the host gets no request now. Return None if it gets one now or within LEAST_S seconds.
+    """Return why the host gets no request now, or None if the host does not count as waiting.
 
-    A host that is blocked because it cannot be reached counts as waiting until the block ends. `spec`: the spec as it
-    applies to this host.
+    A host counts as waiting in two cases:
+
+    - Its next request comes in LEAST_S seconds or later.
+    - The host could not be reached, and is blocked for that. Then even a shorter wait counts.
+
+    `spec`: the spec as it applies to this host.
     """
     health, delay_s = state.health, delay_of(state, spec)
     blocked_s = (health.blocked_until_ms - now_ms) / 1000

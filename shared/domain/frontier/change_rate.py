@@ -76,15 +76,16 @@ class ChangeRate(Struct, frozen=True):
 
         For a change that only a fetch showed, use `observed`.
 
-        `unchanged_s`: the seconds since the last update of the estimate in which the page surely did not change. For
-        example, the estimate was last updated on Monday. On Saturday the sitemap says that the page changed on Friday.
-        There are three spans of time:
+        `unchanged_s`: the part of the time since the last update of the estimate in which the page surely did not
+        change, in seconds. For example:
 
-        - Monday to Wednesday: no change, because the sitemap was also read on Wednesday and gave no new date. Two days.
-        - Wednesday to Friday: the page changed at least once. This span is not in `unchanged_s`.
-        - Friday to Saturday: no change, because Friday is the latest date. One day.
+        - On Monday the estimate was last updated.
+        - On Wednesday the sitemap was read and gave no new date. So the page did not change for these 2 days.
+        - On Saturday the sitemap is read again. It says that the last change was on Friday. So the page did not change
+          from Friday to Saturday, 1 day.
 
-        So `unchanged_s` is 2 + 1 = 3 days, in seconds.
+        Then `unchanged_s` is 2 + 1 = 3 days, in seconds. The change was between Wednesday and Friday. These 2 days do
+        not count.
         """
         # The page may have changed more than once between the two spans. This counts as one change.
         unchanged_s = min(max(unchanged_s, 1.0), _LONGEST_S)

@@ -18,8 +18,8 @@ class CrawlRow(Struct, frozen=True):
 
     - `active_ms`: the crawl's active time at the moment when the row was read.
     - `active_pool`: the pool whose clock now measures the active time. None: the active time does not grow now.
-    - `active_zero_ms`: the clock's value minus the active time, to compute the active time later. For example, if it is
-      6,000 and the clock shows 9,000 now, the active time is 3,000 ms. It has no meaning without `active_pool`.
+    - `active_zero_ms`: subtract this number from the clock's present value to get the present active time. For example,
+      it is 6,000. When the clock shows 9,000, the active time is 3,000 ms. It has no meaning without `active_pool`.
     - `change`: the number of the crawl's last change. The changes of all crawls are numbered together.
     - `refresh_ms`: the run fetches what was due at this time (Unix ms) and then ends. 0: the run is no refresh.
     - `operator_version`: grows with each change that an operator makes.
@@ -43,10 +43,10 @@ class CrawlRow(Struct, frozen=True):
 
     @property
     def to_seed(self) -> "SeededRun":
-        """A key with which the leader avoids publishing the crawl's seeds twice at the same time.
+        """The key under which the leader remembers that it is publishing the seeds of this crawl.
 
-        The leader publishes the seeds of a crawl in the state SEEDING. While it does so for a key, it begins no other
-        publication with an equal key. The key changes if the crawl's revision or `operator_version` changes.
+        While the leader publishes seeds under a key, it begins no second publication under the same key. If the
+        crawl's revision or `operator_version` changes, the key changes. Then the leader publishes the seeds again.
         """
         return SeededRun(self.crawl_id, self.revision, self.operator_version)
 

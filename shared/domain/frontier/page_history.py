@@ -61,12 +61,11 @@ class PageHistory(Struct, frozen=True):
       which the sitemap is fetched. 0 if there is no rate.
     - `misses`: how many fetches in a row found no page.
     - `mark`: the hash of the text or items of the newest version. Empty if pages are compared by their payloads.
-    - `signalled`: for a page: a sign of change came after the last fetch. For a sitemap: the last fetch got different
-      content, but nothing new was stored from it yet when it was judged.
+    - `signalled`: for a page: a sign of change came after the last fetch. For a sitemap it means something else: the
+      last fetch got different content, but no new URL or date was stored yet. So the next fetch checks that again.
     - `sign_share`: the share of the page's future changes that is expected to have a sign. It is a number from 0 (none)
       to 255 (all). For example, 128 is about half.
-    - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). 0 if no sign has updated `rate`
-      since the newest comparison.
+    - `known_ms`: when a sign of change last updated `rate` (Unix ms, whole seconds). Each comparison resets it to 0.
     """
 
     version: int = 1

@@ -95,10 +95,12 @@ def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
     """Return True if a page must be fetched again because more of the page's own links may be in scope now.
 
     That is so if a shorter path to the page was found since the lease:
-    - The new path has fewer extra hops.
-    - Or the new path gives the page a lower depth, and this depth is below `max_depth`.
 
-    `max_depth`: the crawl's limit of depth. With None there is no limit, and a lower depth changes nothing.
+    - The new path has fewer extra hops. So more extra hops are left for the page's links.
+    - Or the new path gives the page a lower depth, and this depth is below `max_depth`. The links of the page are one
+      level deeper than the page. So with the lower depth, they may be within `max_depth`.
+
+    `max_depth`: the crawl's limit of depth. If it is None, all depths are in scope, so only extra hops matter.
     """
     if url.least < url.depth and merge_link(UrlState.DONE, url.depth, url.least, max_depth) is Merge.QUEUE_AGAIN:
         return True
@@ -173,15 +175,14 @@ def judge_page(
 
 
 def rate_before(history: PageHistory, interval: PageInterval, adaptive: AdaptiveSchedule | None) -> int:
-    """Return the rate of change of a page with this history, encoded as `ChangeRate.code`.
+    """Return the rate of change that is known of a page so far, encoded as `ChangeRate.code`.
 
-    A new comparison or sign of change of the page is not in this rate yet.
-
-    - If an earlier comparison or sign of change has updated `history.rate`: return `history.rate`.
+    - If `history` has a rate from at least one comparison or sign of change: return `history.rate`.
     - Otherwise: return the rate that is assumed for new pages. It is computed from `interval` and `adaptive`.
 
     Arguments:
 
+    - `history`: the page's history. It does not contain the fetch or sign of change that the caller handles now.
     - `interval`: the shortest and the longest wait between two fetches of the page.
     - `adaptive`: the schedule of a crawl with the recrawl policy `adaptive`. None for a crawl with another policy.
     """

@@ -26,10 +26,10 @@ UNREACHABLE_BASE_S: Final = 5.0
 """The first pause, in seconds, before a host that could not be reached is tried again. Later pauses double."""
 
 PROBES: Final = 10
-"""About how often a host that cannot be reached is tried at least before it is given up.
+"""Limits the pause between two attempts to reach a host: the pause is at most `retry.outage_s` / PROBES seconds.
 
-The pauses between the attempts grow up to `retry.outage_s` / PROBES seconds. Example: 8,640 seconds for an `outage_s`
-of 86,400. If already the first pause is longer, all pauses are as long as the first."""
+For example, with an `outage_s` of 86,400 the pauses grow up to 8,640 seconds. So the host is tried about 10 times or
+more within `outage_s`. If the first pause is longer than the limit, the pauses do not grow."""
 
 BUSY_DELAYS: Final = 10.0
 BUSY_LEAST_S: Final = 1.0
@@ -132,13 +132,18 @@ def backoff_s(base_s: float, failures: int, rng01: float, max_s: float = DAY_S) 
 class HostHealth(Struct, frozen=True):
     """How a host answered its last requests, and until when it gets no request because of its refusals and failures.
 
-    A refusal is a 429 or 503. A usable response is any other response. A failure: the host could not be reached, or its
-    robots.txt could not be read. The host is `refusing` if its last 3 responses, or over a quarter of its last 20, were
-    refusals.
+    Three kinds of results count:
+
+    - A usable response: any response but a 429 or 503.
+    - A refusal: a response 429 or 503. A host with many refusals is `refusing`: its last 3 responses, or over a quarter
+      of its last 20, were refusals.
+    - A failure: the host could not be reached, or its robots.txt could not be read.
+
+    The fields:
 
     - `failures`: the number from which the back-off is computed. A failure adds 1. A refusal adds 1 only if the host is
       `refusing`. A usable response subtracts 1.
-    - `unreachable`: the number of failures in a row. Any response sets it to 0.
+    - `unreachable`: the number of failures in a row. A response, or a connection without one, sets it to 0.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
     - `recent`: the last `WINDOW` responses as the bits of an integer. A bit is 1 for a 429 or 503, else 0. Bit 0 is the
@@ -146,8 +151,8 @@ class HostHealth(Struct, frozen=True):
       is 0b1010 after the responses 200, 429 and 200.
     - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
-    - `silent_since_ms`: when the host first failed or became `refusing` since its last usable response. A usable
-      response sets it to 0.
+    - `silent_since_ms`: the start of the time without a usable response (Unix ms). The start is the first failure, or
+      the first refusal while the host is `refusing`. A usable response sets it to 0.
     """
 
     failures: int = 0

@@ -41,8 +41,8 @@ _SIGN_WORTH: Final = 0.9
 """The price from which `solved` ignores a page's signs of change, as a fraction of the page's highest value.
 
 For example, a page changes every 1,000 seconds on average. Then the highest value of fetching the page is 1,000
-seconds. If the price is 900 seconds or more, `solved` ignores the signs of this page: the page changes too often for
-its fetches to be worth the price. If the price is lower, `solved` considers the signs.
+seconds. `solved` ignores the signs of this page if the price is 900 seconds or more. At such a price, a fetch of the
+page is hardly worth the price (below 1,000 seconds) or never worth it (from 1,000 seconds on).
 """
 
 _SMALL: Final = 1e-3
@@ -139,22 +139,24 @@ def solved(
     """Return the schedule that fetches pages as often as the budget of requests allows.
 
     A page is fetched again when the value of a fetch reaches the price. With a lower price, pages are fetched more
-    often. The schedule has the lowest price that keeps the budget.
+    often. The schedule has the lowest price at which the pages need no more requests than the budget allows. No page
+    waits longer than `max_s`. If the budget is too small for that, the schedule exceeds the budget.
 
-    A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch.
+    A sign of change is a date that a sitemap or feed gives for a page, if it is later than the page's last fetch. Signs
+    cause additional requests, which use a part of the budget.
 
-    - `pages`: the number of pages in each bucket, a range of rates of change (`bucket_of`).
-    - `requests_per_day`: the budget. If it is too small to fetch each page every `max_s` seconds, the schedule
-      exceeds it.
+    The arguments with a number for each bucket (`bucket_of`, a range of rates of change):
+
+    - `pages`: the count of all pages, with and without signs.
+    - `pages_with_signs`: the count of pages with signs. If it is left out, the schedule is less exact.
+    - `signalled`: a sum over the pages with signs. Each page adds the share of its changes that have a sign, up to 1.
+      For example, one page has signs for all its changes, another page for half of them. Then the count is 2, and the
+      sum is 1 + 0.5 = 1.5.
+
+    The other arguments:
+
+    - `requests_per_day`: the budget.
     - `min_s`, `max_s`: the bounds of the wait of every page.
-
-    Signs cause additional requests, which use a part of the budget. Two arguments describe the pages with signs. For
-    example, bucket 70 has two pages with signs. One has signs for all its changes, the other one for half of them.
-
-    - `pages_with_signs`: the number of pages with signs in each bucket. In the example, `pages_with_signs[70]` is 2.
-      Without `pages_with_signs`, the schedule is less exact.
-    - `signalled`: the sum of the shares of changes with a sign, over the pages of each bucket. In the example,
-      `signalled[70]` is 1.5: a share of 1 and a share of 0.5.
     """
     # With `pages_with_signs`, a request because of a sign replaces the page's next regular request. Without it, both
     # count.
@@ -193,10 +195,12 @@ def solved(
 class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
+    For example, one page has signs for all its changes (a share of 1). Another page has signs for half of its changes
+    (a share of 0.5). Then `pages` is 2, and `signalled` is 1 + 0.5 = 1.5.
+
     - `rate`: the rate of change of each page.
-    - `pages`: the number of these pages. 0: the caller gave only `signalled`, so the number of pages is unknown.
-    - `signalled`: the sum of these pages' shares of changes with a sign. For example, one page has signs for all its
-      changes (share 1), another one for half of them (share 0.5). Then `pages` is 2 and `signalled` is 1.5.
+    - `signalled`: the sum of the shares of all these pages.
+    - `pages`: the number of these pages, or 0 if the number is unknown.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
@@ -312,12 +316,12 @@ def _fraction(events: float) -> float:
 
 
 def _inverse(wanted: float) -> float:
-    """Return how many changes of a page must be expected until the value of fetching the page again is high enough.
+    """Return the number x for which `_fraction(x)` is `wanted`. If `wanted` is 0 or less, return 0.
 
-    This is the inverse of `_fraction`. `_fraction(1)` returns about 0.264, so `_inverse(0.264)` returns about 1.
+    For example, `_fraction(1)` returns about 0.264, so `_inverse(0.264)` returns about 1. This means: when a page is
+    expected to have changed once, a fetch has 26.4 % of its highest possible value.
 
-    `wanted`: the value to reach, as a fraction of the highest possible value of the page. It must be less than 1. If it
-    is 0 or less, return 0.
+    `wanted`: a value of fetching a page, as a fraction of the page's highest possible value. It must be less than 1.
     """
     if wanted <= 0.0:
         return 0.0

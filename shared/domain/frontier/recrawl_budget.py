@@ -1,10 +1,13 @@
-"""Divide a crawl's budget of requests a day among its partitions. A slot is the right to one request.
+"""Divide a crawl's budget of requests a day among its partitions.
+
+In this module, a slot is the right to one request. (The slots of a host are something else.)
 
 Each day is divided into as many slots as the budget has requests. A formula gives each slot to one partition, so
 owners need no messages. A partition with a tenth of the crawl's pages gets about a tenth of the slots.
 
-A slot begins at its time of day, and can be used for a hundredth of a day. With a budget of 1000 requests a day, at
-most 1011 requests are started in any 24 hours. Nothing is stored: a new owner begins with the slots after its start.
+A slot begins at its time of day, and can be used for about a hundredth of a day (14 minutes). So a few requests of one
+day may be started on the next day. With 1000 requests a day, up to 11 unused slots can be left from before. So at most
+1000 + 11 requests are started in any 24 hours. Nothing is stored: a new owner begins with the slots after its start.
 
 Points in time are in Unix ms.
 """

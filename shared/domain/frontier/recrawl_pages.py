@@ -5,7 +5,8 @@ An owner has a `RecrawlPages` for each crawl whose pages are fetched by their ra
 computes this price from the counts of pages and the partition's share of the crawl's requests a day. A new owner reads
 the counts from SQL. The module does no I/O.
 
-Pages are counted by bucket. A bucket is a range of rates of change, such as about 4 to 5 changes a day.
+Pages are counted by bucket. A bucket is a range of rates of change, such as about 4 to 5 changes a day. Sitemaps and
+feeds are counted by bucket, too, but by their rate of fetching.
 
 A page has a sign of change if a sitemap or feed gives it a date later than its last fetch. An owner estimates which
 share of a page's changes have such a sign.
@@ -58,23 +59,23 @@ SIGN_SHARE_SUM: Final = "signalled"
 For example, bucket 70 has two pages. One page has signs for all its changes: 255. The other page has signs for about
 half of its changes: 128. Then the sum is 255 + 128 = 383.
 
-A bucket is a range of rates of change. Here the rate counts all changes of a page, with or without a sign
-(`signalled_bucket`).
+A bucket is a range of rates of change. All changes of a page decide its bucket, not only the changes with a sign.
 """
-
 PAGES_WITH_SIGNS: Final = "followed"
-"""The key of the numbers of pages with signs: `counts[PAGES_WITH_SIGNS][70]` is the number of these pages in bucket 70.
+"""A key of PageCounts. `counts[PAGES_WITH_SIGNS][70]` is the number of pages with signs in bucket 70.
 
 A page with signs is a page for which at least some changes are expected to have a sign (`PageHistory.sign_share` > 0).
-Such a page counts in the bucket of all its changes, with and without signs (`signalled_bucket`). For example, a page
-changes 4 times a day, and 3 of the changes have signs. Then the page counts in the bucket of about 4 changes a day.
+Such a page is counted under two keys. For example, a page changes 4 times a day, and 3 of the changes have signs:
+
+- Here all changes decide the bucket: the page is in the bucket of about 4 changes a day.
+- Under RATES only the changes without a sign decide: the page is in the bucket of about 1 change a day.
 """
 
 SITEMAPS: Final = "sitemap_rates"
-"""The key of the numbers of sitemaps and feeds: `counts[SITEMAPS][70]` is the number of them in bucket 70.
+"""A key of PageCounts. `counts[SITEMAPS][70]` is the number of sitemaps and feeds in bucket 70.
 
-For sitemaps and feeds, a bucket is a range of rates of fetching. For example, a sitemap that is fetched twice a day
-counts in the bucket of 2 fetches a day. How often the sitemap changes has no influence.
+Here a bucket is a range of rates of fetching, not of rates of change. For example, a sitemap that is fetched twice a
+day is in the bucket of 2 fetches a day.
 """
 
 COUNTED: Final = (RATES, SIGN_SHARE_SUM, PAGES_WITH_SIGNS, SITEMAPS)
@@ -156,9 +157,12 @@ class RecrawlPages:
         return self._schedule
 
     def equal_s(self, part: float) -> float:
-        """Return the seconds between two fetches of a page if all pages are fetched equally often.
+        """Return the seconds between two fetches of a page if this partition fetches all its pages equally often.
 
-        `part`: the share of this partition in the crawl's pages, and so in its requests a day. From 0 to 1.
+        For example, the crawl may send 1,000 requests a day. This partition may send a tenth of them (`part` is 0.1):
+        100 requests a day. If the partition has 3,000 pages, the result is 30 days, in seconds.
+
+        `part`: the part of the crawl's requests that this partition may send, from 0 to 1.
         """
         return DAY_S * max(self._count, 1) / max(self.requests_per_day * part, 1e-6)
 
@@ -226,12 +230,12 @@ class AdaptiveSchedule(Struct, frozen=True):
     now_ms: int
 
     def wait_ms(self, code: int, interval: PageInterval, sign_share: int = 0) -> int:
-        """Return the ms from a page's last fetch to its next one.
+        """Return the ms from a page's last fetch to its next one, if no sign of change comes in between.
 
         - `code`: the page's rate of change, as `ChangeRate.code`.
         - `interval`: the bounds of the wait.
-        - `sign_share`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. A sign makes
-          the page due sooner, so the wait is longer for a greater share.
+        - `sign_share`: the expected share of the page's changes that have a sign. 0 is none, 255 is all. The greater
+          the share, the longer the wait: without a sign, the page has then probably not changed.
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
@@ -324,10 +328,10 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
     - `code`: the rate before this fetch. 0 if the page has no rate yet.
     - `interval`: the shortest and the longest wait of the page. If `code` is 0, a first rate is assumed from them.
     - `changed`: the page has changed since its previous fetch.
-    - `elapsed_ms`: the time from the last update of the rate to this fetch. Usually the previous fetch was the last
-      update.
-    - `told`: a sign of change was the last update, because the sign came after the previous fetch. If `changed` is also
-      True, return the rate as it was before this fetch: the sign has already counted the change.
+    - `elapsed_ms`: the time from the last update of the rate to this fetch. The last update was made at the previous
+      fetch, or later because of a sign of change.
+    - `told`: a sign of change has updated the rate since the previous fetch. That update has counted the change
+      already. So if `changed` is also True, the rate stays the same, and the change is not counted twice.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
     if told and changed:

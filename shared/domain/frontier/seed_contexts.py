@@ -114,12 +114,16 @@ def numbered(given: Sequence[SeedContext | None]) -> tuple[list[SeedContext], li
 
 
 def context_at(contexts: Sequence[SeedContext], numbers: Sequence[int], place: int) -> SeedContext | None:
-    """Return one element of the sequence that was given to `numbered`: the element at index `place`.
+    """Return the context with the number `numbers[place]`, or None if there is none.
 
-    `contexts` and `numbers` are the two lists that `numbered` returned. For example, `numbered([a, None, b, a])`
-    returned `[a, b]` and `[1, 0, 2, 1]`. With these two lists, `place` 3 gives `a`, and `place` 1 gives None.
+    A number is a position in `contexts`, counted from 1. The number 0 means that there is no context. For example, with
+    the contexts `[a, b]` and the numbers `[1, 0, 2, 1]`:
 
-    Return None also if one of the lists has no entry for `place`, such as two empty lists.
+    - `place` 2 has the number 2: return `b`.
+    - `place` 1 has the number 0: return None.
+    - `place` 4 has no number: return None.
+
+    `contexts` and `numbers` are the two lists that `numbered` returns.
     """
     number = numbers[place] if place < len(numbers) else 0
     return contexts[number - 1] if 0 < number <= len(contexts) else None

@@ -107,7 +107,8 @@ def signals_of(stored: bytes | None) -> HostSignals:
 def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms: int, now_ms: int) -> int:
     """Return a page's new rate of change after a sitemap or feed gave a date on which the page changed.
 
-    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page.
+    The result is encoded (`ChangeRate.code`). The date counts as one more change of the page. The arguments, with the
+    times (Unix ms) in their usual order:
 
     - `known`: the rate before.
     - `known_ms`: when the rate was last updated, by a fetch of the page or by an earlier date.
@@ -115,12 +116,12 @@ def rate_signalled(known: ChangeRate, *, lastmod_ms: int, known_ms: int, read_ms
     - `lastmod_ms`: the date on which the page changed.
     - `now_ms`: the present time.
 
-    The times are Unix ms. Usually they are in this order. Then there are three spans of time:
+    In two spans of time the page did not change. The longer they are, the lower is the new rate:
 
-    - From `known_ms` to `read_ms`: the page did not change, because the sitemap did not give a new date.
-    - From `read_ms` to `lastmod_ms`: the page changed, but it is unknown how often. The length of this span is ignored.
-    - From `lastmod_ms` to `now_ms`: the page did not change, because `lastmod_ms` is its latest change.
+    - From `known_ms` to `read_ms`, because the sitemap gave no new date at `read_ms`.
+    - From `lastmod_ms` to `now_ms`, because `lastmod_ms` is the page's latest change.
     """
+    # Between `read_ms` and `lastmod_ms` the page changed, but it is unknown how often. This time is ignored.
     still_ms = max(0, read_ms - known_ms) + max(0, now_ms - lastmod_ms)
     return known.signalled(still_ms / 1000).code
 
@@ -139,10 +140,10 @@ def waiting_bucket(code: int, sign_share: int) -> int:
 
 
 def waiting_code(code: int, sign_share: int) -> int:
-    """Return the rate of change from which a page's wait for its next fetch is computed, as `ChangeRate.code`.
+    """Return the rate of a page's changes that have no sign, encoded as `ChangeRate.code`.
 
-    Only changes without a sign are in this rate, because a sign makes the page due sooner anyway. For example, a page
-    changes 4 times a day, and 3 of the changes have signs. Then the result is about 1 change a day.
+    For example, a page changes 4 times a day, and 3 of the changes have signs. Then the result is the code of about 1
+    change a day. A page waits for its next fetch by this rate, because a sign makes the page due sooner anyway.
 
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
     - `sign_share`: the expected share of these changes that have a sign. 0 is none, 255 is all.
@@ -151,15 +152,15 @@ def waiting_code(code: int, sign_share: int) -> int:
 
 
 def signalled_bucket(code: int) -> int:
-    """Return the bucket in which a page is counted that has signs of change. A bucket is a range of rates of change.
+    """Return the bucket in which a page with signs of change is counted. A bucket is a range of rates of change.
 
     `code`: the estimated rate of all changes of the page, with or without a sign, as `ChangeRate.code`.
 
-    An estimate from few observations is often too high. So the bucket is chosen by a lower rate
-    (`ChangeRate.cautious`). For example, two pages have an estimate of 4 changes a day:
+    An estimate from few observed changes is often too high. So the bucket is that of a lower rate, which leaves a
+    margin for the error (`ChangeRate.cautious`). For example, two pages have an estimate of 4 changes a day:
 
-    - If the estimate is worth one observed change, the page is in the bucket of about 2 changes a day.
-    - If the estimate is worth 20 observed changes, the page is in the bucket of about 3.8 changes a day.
+    - The estimate comes from 1 observed change: return the bucket of about 2 changes a day.
+    - The estimate comes from 20 observed changes: return the bucket of about 3.8 changes a day.
     """
     return bucket_of(prior(decoded(code).cautious).code)
 
