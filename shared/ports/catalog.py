@@ -134,12 +134,14 @@ class Catalog(Protocol):
     ) -> tuple[DeclaredCrawl, bool]:
         """Create the crawl `wanted`, or update the crawl of that name. Return the crawl, and True if it was created.
 
-        If nothing differs, change nothing.
+        Write nothing if an existing crawl has this declaration already, and no change of its state is needed.
 
         - `expected`: raise Missing if there is no such crawl, or Stale if its ETag is not one of these. None: do not
           check.
-        - `start`, `max_count`: as for `create`. They apply only to a new crawl.
-        - `enforce`: also start, resume or pause the crawl if its state is not the declared one.
+        - `start`: for a new crawl. True: also start the crawl, unless `wanted.desired` is set.
+        - `max_count`: for a new crawl. Raise Full if at least this many crawls exist already. None: no limit.
+        - `enforce`: for an existing crawl. True: also start, resume or pause the crawl if it does not do what
+          `wanted.desired` says. False: store `wanted.desired`, but do not act on it.
         """
 
     async def turn(
@@ -190,9 +192,10 @@ class Catalog(Protocol):
         """
 
     async def commands_in_progress(self, crawl_id: CrawlId) -> Mapping[str, int]:
-        """Return how many partitions have not finished each kind of command of the crawl, by kind.
+        """Return in how many partitions a command of the crawl is in progress, for each kind of command.
 
-        A kind that every partition has finished is left out.
+        Example: `{"rescope": 3}`. In 3 partitions the owner has accepted a `rescope` and not finished it. No command of
+        another kind is in progress. Several commands of one kind in one partition count as one.
         """
         ...
 

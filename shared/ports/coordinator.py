@@ -63,8 +63,9 @@ class Entry(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """The entries of all keys under a prefix, by key, as of the coordinator's `revision`.
 
-    - `changed`: the revision of the last change of a key under the prefix, as far as this process knows. The last
-      change may have been earlier, but not later.
+    - `changed`: no key under the prefix has changed after this revision. If this process saw the last change of a key,
+      it is the revision of that change. If not, it may be greater. Example: after a restart the process reads all keys
+      at revision 90. The last change was at 70, but the process does not know that. So `changed` is 90.
     - `history`: how often the coordinator was replaced by an empty or older one, as far as this process detected it.
     """
 

@@ -40,14 +40,15 @@ class ItemTable(Protocol):
     ) -> ItemChanges | None:
         """Store or drop drafts: items that `apply` set aside, because the outcome of their fetch was not known yet.
 
-        A call handles at most `max_count` fetches, with or without `evidence`. It handles only decided fetches: an
-        owner has accepted the outcome of the fetch, or the outcome can no longer come.
+        A fetch is decided if an owner has accepted its outcome (accepted), or if its outcome can no longer come (not
+        accepted). A call handles at most `max_count` decided fetches. Drafts of all other fetches do not change.
 
-        - Without `evidence`: store the items of accepted fetches. Drop the items of the other decided fetches.
-        - With `evidence`, the reason why items cannot be stored: turn the items of each fetch into a dead letter with
-          this text.
+        - `evidence` is None: store the items of accepted fetches. Drop the items of fetches that were not accepted, and
+          of deleted crawls.
+        - `evidence` is a text, the reason why items cannot be stored: store and drop nothing. For each handled fetch,
+          accepted or not, replace the draft by a dead letter with its items and this text.
 
-        Return the numbers of items that were stored and dropped. Dead letters do not count. If no fetch is decided,
+        Return the numbers of items that were stored and dropped. With `evidence` both are 0. If no fetch is decided,
         write nothing and return None.
         """
 

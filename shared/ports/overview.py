@@ -45,9 +45,12 @@ class Overview(Protocol):
     async def host_states(self, crawl_id: CrawlId, now_ms: int, max_count: int) -> Sequence[HostState]:
         """Return the states of at most `max_count` hosts on which the crawl has URLs to fetch.
 
-        The field `rest_s` of a result is not final: the caller must add the host's delay (`waits.rested`).
-        Example: a host was visited 3 seconds ago, so `rest_s` is -3.0. The host's delay is 5 seconds. The sum 2.0
-        is the number of seconds until the next visit.
+        Pass each result to `waits.rested` before you use `rest_s`, the seconds until the host's delay has passed. The
+        database does not know the delay, so this method cannot compute `rest_s`. It sets `rest_s` to minus the seconds
+        since the last visit. `waits.rested` adds the delay.
+
+        Example: the last visit was 3 seconds ago, so `rest_s` is -3.0. The delay is 5 seconds. `waits.rested` returns
+        2.0: the host may be visited in 2 seconds.
         """
 
     async def lag(self, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:

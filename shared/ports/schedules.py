@@ -148,18 +148,19 @@ class Schedules(Protocol):
         """
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
-        """Apply to one crawl the verb that a firing queued while the crawl was in a run. The run has now ended.
+        """Apply to one crawl a verb that had to wait until the crawl's run ended. The run has now ended.
 
-        `queued`: an effect that the method `queued` returned.
+        `queued`: a result of the method `queued`. It names the schedule, the due time and the crawl.
 
-        A firing has one line in the schedule's history, also if the schedule has several crawls. The line's outcome is
-        FIRED as soon as the verb was applied to one of these crawls.
+        The schedule's history has one line for each due time. If the schedule has several crawls, they share this line.
+        This call may change the outcome of the line. The result says so:
 
-        Return the name of the schedule, and in `firings` the line if this call changed its outcome. Example: a firing
-        queued its verb for two crawls, so its outcome is QUEUED.
+        - If the outcome has changed: `Fired.firings` has the line.
+        - Otherwise: `Fired.firings` is empty.
 
-        - The call for the first crawl changes the outcome to FIRED. `firings` has the line.
-        - The call for the second crawl also applies the verb. The outcome stays FIRED, so `firings` is empty.
+        Example: a schedule had to wait for two crawls, so the outcome of the line is QUEUED. The call for the first
+        crawl changes the outcome to FIRED. The call for the second crawl also applies the verb, but the outcome stays
+        FIRED.
 
         Return None, and write nothing, in these cases:
 

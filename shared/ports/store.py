@@ -92,7 +92,8 @@ class Store(Protocol):
 
         - `known` returns the version of a crawl that the caller has read, None if the caller has read none.
         - `compare`: crawls to check in this call, even if they do not seem to have changed. The call also checks a few
-          others that are seeding, running or paused. A checked crawl has changed if its stored version is not `known`.
+          others that are seeding, running or paused. A checked crawl counts as changed if its stored version is not
+          the one that `known` returns.
         """
         # Each change has a number, and `mark` has the greatest number that was read. A slow transaction may commit a
         # lower number afterwards. The check finds such a change later.
@@ -122,10 +123,11 @@ class Store(Protocol):
         """
 
     async def add_pool_time(self, clocks: Mapping[str, int], ms: int) -> None:
-        """Add `ms` to the clock of each pool in `clocks`.
+        """Add `ms` to the clock of each pool in `clocks`. The clock is the time in ms for which the pool could work.
 
-        `clocks` maps each pool to the value of its clock that the caller has read. If the stored value differs from it,
-        the clock stays unchanged. So if two leaders count the same time, only one of them adds it.
+        `clocks` maps each pool to the value of its clock that the caller has read. For example, the value is 9,000 and
+        `ms` is 5,000. If 9,000 is still stored, the clock becomes 14,000. If another leader has changed the clock
+        meanwhile, it stays unchanged. So the same time is never added twice.
         """
 
     async def counters(self, crawl_id: CrawlId) -> Counters: ...
@@ -144,11 +146,11 @@ class Store(Protocol):
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
     async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
-        """Return the crawl's counts of stored pages and of sitemaps in the partition.
+        """Return the numbers of the crawl's pages and sitemaps in the partition, grouped by their rates.
 
-        The result maps a kind of count (shared.domain.frontier.recrawl_pages.COUNTED) and a bucket to a number.
-        - For pages a bucket is a range of rates of change.
-        - For sitemaps a bucket is a range of rates of fetching.
+        A page has a rate of change, a sitemap has a rate of fetching. A bucket is a range of rates, such as 4 to 5 a
+        day. Example: `result["rates"][70]` is the number of pages whose rate is in bucket 70. The keys such as "rates"
+        are in `COUNTED` of the module `recrawl_pages`.
         """
         ...
 
@@ -234,16 +236,16 @@ class Store(Protocol):
         change: int | None = None,
         operator_version: int | None = None,
     ) -> bool:
-        """Move a crawl from the state `before` to `after`, with the finish reason `reason`.
+        """Move a crawl from the state `before` to `after`, with the finish reason `reason`. Return True if moved.
 
-        Return True if the crawl was moved. Return False, and write nothing, if one of these conditions is not met:
+        Return False, and write nothing, if the crawl has changed since the caller read it. The arguments say what the
+        caller has read. None is not compared:
 
-        - The crawl's state is `before`, and its active revision is `revision`.
-        - If `counted` is given: the version of the crawl's counters is `counted`. Also, every change of the crawl's
-          seed sets is published, because an unpublished change may add seeds.
-        - If `change` is given: `change` is the number of the crawl's last change of any kind.
-        - If `operator_version` is given: `operator_version` is the crawl's number that each change by an operator
-          raises.
+        - `before`, `revision`: the state, and the active revision of the spec.
+        - `change`: `CrawlRow.change`. Every change of the crawl raises it, also a change of the state.
+        - `operator_version`: `CrawlRow.operator_version`. Only changes by an operator raise it.
+        - `counted`: the version of the crawl's counters. If it is given, also return False while a change of the
+          crawl's seed sets is not published, because that change may add seeds.
         """
 
     async def uncollected(self) -> Mapping[CrawlId, Sequence[Partition]]:
@@ -287,10 +289,10 @@ class Store(Protocol):
         """
 
     async def reload(self, partition: Partition, term: Term) -> Claimed:
-        """Recover after a transaction with an unknown result, such as after a timeout. Return the partition's state.
+        """Return the partition's state after a transaction with an unknown result, such as after a timeout.
 
-        The returned state is final: it contains the unknown transaction, or the transaction can never be committed. For
-        this, the method raises the partition's version, and the fence of the old transaction has the old version.
+        The state either contains what that transaction wrote, or that transaction can never be committed. It can commit
+        only if its fence has the partition's present version, and this method gives the partition a new version.
 
         Raise OwnershipLost if the partition is not claimed under `term`.
         """
@@ -352,10 +354,11 @@ class Store(Protocol):
         Return where the next chunk begins, or None when the whole command is applied. Rows written after the command
         was accepted are skipped. Some kinds of commands need further arguments. All other kinds ignore them.
 
-        - REPLAY, dead letters of messages: the caller has published the messages again (`message_letters`). `sent` has
-          the numbers of these letters, which this call deletes.
-        - REPLAY, dead letters of URLs: this call queues the URLs again, and deletes the letters. Letters with numbers
-          greater than `upto` are left for later chunks. None: no such limit.
+        - REPLAY: the chunk has the dead letters with numbers up to `upto`. None: up to the command's last letter. A
+          letter is a message or a URL. If there are very many URLs, some of them are left for the next chunk.
+        - REPLAY, letters of messages: before this call, the caller reads the chunk's messages (`message_letters`) and
+          publishes them. `sent` has the numbers of the published letters. This call only deletes these letters.
+        - REPLAY, letters of URLs: this call queues the URLs again, and deletes the letters. The caller does nothing.
         - EXCLUDE: this call excludes the URLs that `exclusions` cover. Pass the exclusions in force now.
         - RESCOPE: this call applies `changed`, the crawl's present scope.
         - REDISCOVER: the caller has read the chunk's pages (`readable_pages`) and published their links. This call
@@ -401,8 +404,8 @@ class Store(Protocol):
 
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
-        - `next_lease`: the number for the first lease after this call. The call stores it, so that a later owner goes
-          on from it. The leases of this call already have lower numbers (`LeaseRequest.lease_id`).
+        - `next_lease`: the lowest lease number that is free after this call. Example: the requests use 7 and 8
+          (`LeaseRequest.lease_id`), so pass 9. The call stores 9, and a later owner begins with it.
         - `budgets`: the budget of each crawl that has one. Only so many URLs are leased that the crawl cannot store
           more than `max_pages` pages. Nothing is leased once `max_bytes` is reached.
         """

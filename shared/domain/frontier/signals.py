@@ -25,15 +25,16 @@ The value 0 means that no change is expected to have one.
 """
 
 SITEMAP_PART: Final = 5.0
-"""Limits how often a sitemap is fetched: at most once in the time in which its host gets 5 page fetches.
+"""A sitemap is fetched at most once for every 5 page fetches that the budget allows on its host.
 
-The limit is for crawls with the recrawl policy `adaptive`. The time is not measured. It is computed from the budget, as
-if each page of the crawl were fetched equally often. For example:
+The limit is for crawls with the recrawl policy `adaptive`. For example, the budget of a crawl allows to fetch each of
+its pages every 10 days:
 
-- The budget allows to fetch each page of the crawl every 10 days, and the host has 50 pages.
-- So the host gets 50 / 10 = 5 page fetches a day. The sitemap is fetched at most once a day.
+- A host with 50 pages may get 50 / 10 = 5 page fetches a day. Its sitemap is fetched at most once a day.
+- A host with one page may get 5 page fetches in 50 days. Its sitemap is fetched at most once in 50 days.
 
-If the longest wait of the spec is shorter than this time, the sitemap waits only for the longest wait.
+But a sitemap never waits longer than the longest wait of the spec. If that is 30 days, the second sitemap waits only 30
+days.
 """
 
 _STORED: Final = struct.Struct(">ffffI")
@@ -55,10 +56,12 @@ class HostSignals(Struct, frozen=True):
 
     @property
     def sign_share(self) -> int:
-        """The share of future changes of the host's pages that is expected to have a sign, from 0 (none) to 255 (all).
+        """How many future changes of the host's pages will probably have a sign, as a share from 0 (none) to 255 (all).
 
-        For example, 128 means that about half of the changes are expected to have a sign. The share is 0 if the host's
-        signs are not reliable (`trusted` is False).
+        A sign is a date in a sitemap or feed that is later than the page's last fetch. For example, a share of 128
+        means: about half of the changes will have a sign, and the other half will not.
+
+        If the host's signs are not reliable (`trusted` is False), the share is 0.
         """
         return round((1 - self.trust.unsignalled) * FULL_SIGN_SHARE) if self.trusted else 0
 

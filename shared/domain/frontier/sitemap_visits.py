@@ -44,22 +44,26 @@ def judge_sitemap(
 ) -> PageVerdict:
     """Return the new state of a sitemap or feed after a fetch.
 
-    A fetch finds something new only if both conditions hold:
+    A fetch counts as having found something new if both conditions hold:
 
     - The fetch succeeded, and the content of this sitemap differs from the previous fetch.
     - `found` is True: since the previous fetch of this sitemap, any sitemap of the host (this one or another one)
       listed a new URL or a later date of a page.
 
-    The links of a fetch may be stored after its outcome is judged. So a fetch that got different content but found
-    nothing new is judged again at the next fetch (`PageHistory.signalled`). The sitemap is not done before that.
+    The new URLs of a fetch may be stored too late for this function. The next fetch then corrects the result:
+
+    - Fetch 1 gets different content, but its new URLs are not stored yet. So `found` is False, and fetch 1 counts as
+      having found nothing new.
+    - At fetch 2 these URLs are stored, so `found` is True. Now fetch 1 counts as having found something new.
 
     Arguments:
 
     - `max_quiet`: after this many fetches in a row that found nothing new, the sitemap is done.
     - `decision`: the result of `failure.decide` for the fetch.
-    - `pages`: the number of stored pages of the host.
     - `adaptive`: the schedule of a crawl whose pages are fetched by their rates of change (recrawl policy `adaptive`).
       None for a crawl with another policy.
+    - `pages`: the number of stored pages of the host. It matters only with `adaptive`: the sitemap of a host with many
+      pages may be fetched more often.
     """
     # An owner stores by host, and not by sitemap, when something new was last listed. So `found` is about the host.
     equal = visited.status == 200 and url.last is not None and visited.digest == url.last.digest != b""
@@ -79,7 +83,8 @@ def judge_sitemap(
         if before.signalled and found:
             before = replace(before, changes=before.changes | 1)
         history = replace(before.after(changed=read and found, now_ms=now_ms, mark=b""), signalled=read and not found)
-    # One more fetch judges this one again, but a history of REMEMBERED quiet fetches cannot count it.
+    # The sitemap is not done before the next fetch has corrected this one (`PageHistory.signalled`). But a history of
+    # REMEMBERED quiet fetches cannot count one more.
     postponed = history.signalled and history.quiet == max_quiet < REMEMBERED
     if history.quiet >= max_quiet and not postponed:
         return PageVerdict(finding, UrlState.DONE, 0, 0, QUIET, flags, replace(history, rate=0))

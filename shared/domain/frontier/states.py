@@ -108,11 +108,12 @@ FOUND_NEARER: Final = 2
 then be in scope. An applied outcome removes the flag."""
 
 COUNTED_LOSSES: Final = 4
-"""Flag of a URL whose losses are already in the counts of its crawl, so that the next fetch replaces them there.
+"""Flag of a URL: the losses of an earlier fetch of this URL are included in the counts of the crawl.
 
-Losses are what the crawl left out: excluded links, the missing part of a truncated body, or a page that is not indexed.
-For example, the last fetch of a page excluded 5 links, and the next fetch of the page excludes 3. Then the crawl's
-count of excluded links falls by 2."""
+Losses are what a fetch left out: excluded links, the missing part of a truncated body, or a page that is not indexed.
+The crawl counts the losses of only one fetch for each URL. So at the next fetch, the owner subtracts the old losses
+from the counts and adds the new ones. For example, an earlier fetch excluded 5 links, and the next fetch excludes 3.
+Then the crawl's count of excluded links falls by 2."""
 
 REVISIT: Final = 8
 """Flag of a URL that is fetched again when it is due: one whose page is stored, or a sitemap. Until then its state is

@@ -79,12 +79,14 @@ class Findings:
             self.shown.append(Finding(damage, where, text))
 
     def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
-        """Compare two numbers for each name. If they differ, add a finding of the kind `damage` at `where`.
+        """Add a finding for each counter whose stored value is wrong, of the kind `damage` at the place `where`.
 
-        - `counted`: the number of rows by name, as just counted.
-        - `kept`: the number that the database stores, by name.
+        The keys of both mappings are names of counters, such as `queued`.
 
-        A name that is missing in one of them has the number 0 there.
+        - `counted`: the right value of each counter. The check has just counted the rows.
+        - `kept`: the value of each counter that the database stores.
+
+        A counter that is missing in a mapping has the value 0 there.
         """
         for name in counted.keys() | kept.keys():
             rows, number = counted.get(name, 0), kept.get(name, 0)

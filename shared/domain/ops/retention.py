@@ -104,10 +104,13 @@ def used_until_ms(name: str) -> int | None:
 
 
 def is_upload(name: str) -> bool:
-    """Return True if a producer with this name sends the discoveries of one task only. A producer is a named sender.
+    """Return True if the producer name `name` was made for one task. After the task, the name is never used again.
 
-    - One task: an upload of seeds, a change of a seed set, a replay or a rediscovery. Return True.
-    - All discoveries of a process in one week. Return False.
+    A producer name is the name under which discoveries are sent. There are two types:
+
+    - The name of one task: return True. The task is an upload of seeds, or one of three others: a change of a seed
+      set, a replay or a rediscovery.
+    - The name of a process in one week, under which the process sends all its discoveries: return False.
     """
     # The name of a process may begin like the name of a task, but always ends in a week.
     return name.startswith(_ONCE) and used_until_ms(name) is None

@@ -47,9 +47,12 @@ class SeedSetSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredSeedSet:
-    """A seed set as stored. `revision` numbers the changes of all seed sets: a later change has a greater number.
+    """A seed set as stored.
 
-    `document` is the declared list of seeds in JSON, empty in lists of sets. `count`: the length of the declared list.
+    - `document`: the declared seeds in JSON. It is empty if a request lists several sets, because it may be large.
+    - `count`: the number of declared seeds, also if `document` is empty.
+    - `revision`: the number of the set's last change. The changes of all seed sets are numbered together: a later
+      change has a greater number.
     """
 
     name: str

@@ -93,14 +93,18 @@ class Watermarks(msgspec.Struct, frozen=True):
     def stops_at(self, max_count: int) -> int:
         """Return the number of free bytes at or below which a resource counts as full.
 
-        `max_count` is its capacity in bytes.
+        `max_count`: how many bytes the resource can hold (its capacity). For example, with the default watermarks a
+        disk of 10 GiB is full when only 0.5 GiB is free.
         """
         return round(min((1.0 - self.high) * max_count, self.headroom))
 
     def goes_on_at(self, max_count: int) -> int:
         """Return the number of free bytes at which a full resource counts as free again, so that work resumes.
 
-        The result is always greater than that of `stops_at`. `max_count`: the resource's capacity, in bytes.
+        The result is always greater than that of `stops_at`.
+
+        `max_count`: how many bytes the resource can hold (its capacity). For example, with the default watermarks a
+        full disk of 10 GiB is free again when 1 GiB is free.
         """
         return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
 

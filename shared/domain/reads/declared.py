@@ -27,7 +27,10 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 
 
 class Stamp(NamedTuple):
-    """What to compare to detect changes of a crawl. If a later stamp of the crawl is equal, the API shows no change.
+    """Shows whether a crawl has changed since it was last read. A caller compares the old stamp with a new one:
+
+    - Equal: what the API has answered about the crawl itself is still right.
+    - Different: the crawl must be read again.
 
     `version`: grows with every change that an operator makes, as in DeclaredCrawl.
     """

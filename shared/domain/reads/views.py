@@ -195,5 +195,8 @@ class UrlView(Struct, frozen=True):
 
     @property
     def is_recrawled_sitemap(self) -> bool:
-        """True if the URL is a sitemap or feed that the crawl will fetch again. False for any other sitemap."""
+        """True if the URL is a sitemap or feed that the crawl will fetch again.
+
+        False for all other URLs: a page, or a sitemap or feed that will not be fetched again.
+        """
         return self.history is not None and self.fetch is not None and self.fetch.reason == "sitemap"

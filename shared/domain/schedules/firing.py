@@ -49,10 +49,18 @@ class Effect:
 
 
 def step_of(spec: ScheduleSpec, schedule_id: int, due_ms: int, now_ms: int) -> Step | None:
-    """Return which due times from `due_ms` on are missed, and which one fires at `now_ms`. Times are Unix ms.
+    """Decide what a schedule does at `now_ms`: which of its due times are missed, and which one fires.
 
-    The schedule's jitter delays each firing (`fires_at`). Return None if `due_ms` does not fire yet. At most one due
-    time fires in a step. If `next_ms` of the result is already in the past, the caller must call this again for it.
+    `due_ms`: the schedule's stored next due time. All times are Unix ms.
+
+    - If `due_ms` fires later than `now_ms`: return None. The schedule has nothing to do yet. The jitter may delay a
+      firing, so `due_ms` itself may have passed (`fires_at`).
+    - Otherwise: return the decision on `due_ms` and the due times after it. At most one of them fires.
+
+    Example: a schedule is due every hour, without jitter. A due time is missed if it is more than 2 minutes late.
+    `due_ms` is 10:00, and `now_ms` is 12:01. Then 10:00 and 11:00 are missed, 12:00 fires, and `next_ms` is 13:00.
+
+    If `next_ms` of the result is already in the past, call the function again with `next_ms` as `due_ms`.
     """
     if fires_at(spec, schedule_id, due_ms) > now_ms:
         return None

@@ -61,9 +61,12 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """The lines of a schedule's history that one transaction of the leader wrote, oldest first.
+    """The lines that one transaction of the leader added to a schedule's history, or changed there.
 
-    `waited`: False if the lines are new. True if they are earlier lines whose outcome has changed from QUEUED.
+    - `schedule`: the name of the schedule.
+    - `firings`: the lines, oldest first. The transaction either added all of them, or changed all of them.
+    - `waited`: False if the lines were added. True if the lines existed, and their outcome was changed from QUEUED to
+      another one, because the wait for the end of a crawl's run is over.
     """
 
     schedule: str

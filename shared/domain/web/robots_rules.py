@@ -330,7 +330,8 @@ def _in_query(found: re.Match[bytes]) -> bytes:
 def _octet(octet: bytes, same: frozenset[int]) -> bytes:
     """Return the standard spelling of one octet of a URL or pattern, so that URLs and patterns can be compared.
 
-    `octet`: the octet as spelled in the URL or pattern. There are three cases:
+    Do not pass a plain character that needs no escape, such as `A`: it has its standard spelling already. `octet` is
+    the octet as spelled in the URL or pattern, in one of the other forms:
 
     - A plain character that must be escaped, such as `<`: return its escape `%3C`.
     - The escape of a character that needs no escape, such as `%41`: return the plain character `A`.
@@ -338,7 +339,7 @@ def _octet(octet: bytes, same: frozenset[int]) -> bytes:
 
     `same`: the characters that need no escape, as numbers.
     """
-    # A plain character that needs no escape is never passed: `_UNUSUAL` does not match it.
+    # `_UNUSUAL` does not match a plain character that needs no escape.
     if len(octet) == 1:
         return b"%%%02X" % octet[0]
     code = int(octet[1:], 16)

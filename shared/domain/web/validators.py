@@ -120,6 +120,9 @@ def http_date(text: str, now_s: float) -> int | None:
 
 
 def imf_fixdate(unix_s: int) -> str:
-    """Return a Unix time as IMF-fixdate, the format that HTTP requires for dates that are sent, in any locale."""
+    """Return a Unix time as a date for an HTTP header, such as `Sun, 06 Nov 1994 08:49:37 GMT` (IMF-fixdate).
+
+    The names of days and months are always English, whatever the locale of this process is.
+    """
     at = datetime.fromtimestamp(unix_s, UTC)
     return f"{_DAYS[at.weekday()]}, {at.day:02} {_MONTHS[at.month - 1]} {at.year:04} {at:%H:%M:%S} GMT"
