@@ -121,8 +121,8 @@ class ClusterMasterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     - `id`: the master's name. A second process with this name replaces the first.
     - `etcd`, `nats_url`: endpoints, separated by commas. `pools`: the names of the pools, separated by commas.
-    - `nats_replicas`: on how many NATS servers each stream is stored. A stream that is on more of them already stays
-      there.
+    - `nats_replicas`: the number of NATS servers that store a copy of each stream. A smaller value than before has no
+      effect on existing streams: their number of copies is never lowered.
     - `database`: a path or `sqlite:` URL of a file on a local disk, or a `postgresql:` URL.
     - `partitions`: the number of partitions. It is fixed when the cluster is first used.
     - `http`: the `host:port` at which the API listens. `address`: the URL at which other masters reach it, if it

@@ -94,8 +94,8 @@ class _OpenSegment:
 class _Commit:
     """One attempt to make durable every exchange (request and response) that was appended before the attempt began.
 
-    - `goal`: the number of durable exchanges if the attempt succeeds. A SegmentWriter counts all its exchanges, from
-      its first one.
+    - `goal`: the number of all exchanges that the SegmentWriter has had so far. If the attempt succeeds, all of them
+      are durable. Example: 10 exchanges are durable already, and the attempt adds 3. Then `goal` is 13.
     - `parts`: for each open segment, the gzip members to write, and True if the segment is closed afterwards.
     - `stored`: the number of parts that are written.
     """
@@ -281,10 +281,15 @@ class SegmentWriter:
         took_s: float,
         booked: "asyncio.Future[None]",
     ) -> None:
-        """Record the result of an ended commit, and pass the result to the calls of `sync` that wait for the commit.
+        """Record the result of an ended commit. Then wake the calls of `sync` and `close` that wait for the commit.
 
-        - `running`: the future of `commit.run`, which a thread executed. It is done.
-        - `booked`: the future that the calls of `sync` await. This method completes it last.
+        The method copies the result from one future to the other:
+
+        - `running`: the future of the thread that executed `commit.run`. It is done and holds the result or error.
+        - `booked`: the future that `sync` and `close` await. It is not done yet, and gets the same result or error.
+
+        Other arguments:
+
         - `bytes_in`: how many bytes were buffered when the commit began.
         - `took_s`: the seconds that the commit took.
         """

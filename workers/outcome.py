@@ -62,14 +62,14 @@ def answered(
 
 
 def _left_out(reading: PageReading) -> list[LeftOut]:
-    """Return the links of a page that are not reported: for each reason an entry with their number and example URLs.
+    """Return the entries for `UrlOutcome.left_out`: counts of the links of one page. There are two kinds:
 
-    If there are no such links, the result is empty. Otherwise the last entry may be `LeftOut(UNLISTED, n)`. This entry
-    has another meaning: n links of the page are not listed in the archive, so the command `rediscover` cannot find
-    them. For an HTML page, these may also be links that are reported.
+    - One entry for each reason for which links are not reported: how many links, and some of their URLs.
+    - `LeftOut(UNLISTED, n)`: the command `rediscover` cannot find n links of the page in the archive. This entry counts
+      reported and unreported links alike. It is left out if n is 0, or if the page has no unreported links.
 
-    Example: an HTML page has 1000 links. 3 are out of scope, and the archive lists all but the last 7. The result has
-    an entry for the 3 links, and then `LeftOut(UNLISTED, 7)`.
+    Example: an HTML page has 1000 links. 3 are on other hosts, so they are not reported. The archive has room for 993
+    links. The result is `[LeftOut("other_host", 3, [...]), LeftOut(UNLISTED, 7)]`.
     """
     left_out = [LeftOut(reason, n, list(reading.examples.get(reason, ()))) for reason, n in reading.left_out.items()]
     return [*left_out, LeftOut(UNLISTED, reading.unlisted)] if left_out and reading.unlisted else left_out

@@ -31,7 +31,8 @@ Canonical URLs are ASCII, so one character is one byte.
 _RELATIVE: Final = re.compile(r"[ \t\n\r]*(?![/\\]|[A-Za-z][A-Za-z0-9+.-]*:)")
 """Matches a reference that is relative to the directory of the base URL, such as `a/b.html`.
 
-Resolved against a base URL that is too long, such a reference is too long as well. So it is rejected unresolved.
+Used only if the base URL is longer than the spec permits. Then the URL of such a reference would be too long as well,
+so the reference is excluded without being resolved.
 """
 
 _MAX_ORIGINS: Final = 4096
@@ -55,9 +56,9 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
     These counts are described here, the others at their fields:
 
-    - `found`: the number of all links, except those that `cut` describes. It is the sum of `fresh`, `beyond`,
-      `excluded`, `known`, `nofollow` and `repeated`.
-    - `known`: the number of links that were reported before. The links in `renewed` are among them.
+    - `found`: the number of all links up to the limit of links per page. (`cut` says if links beyond this limit were
+      left out.) Each link is counted once, in one of `fresh`, `beyond`, `excluded`, `known`, `nofollow`, `repeated`.
+    - `known`: the number of links that were reported before. Each link in `renewed` is one of these.
     """
 
     fresh: tuple[Location, ...]
@@ -74,10 +75,10 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
     cut: int = 0
-    """Says if links were left out because the page has too many. `found` does not count these links.
+    """How many links were left out because the page has more than the limit. `found` does not count these links.
 
-    - If `requisites` is False: the number of links that were left out. For very large pages it is a minimum.
-    - If `requisites` is True: 1 if at least one requisite was left out, otherwise 0.
+    - For links of a page: their number. For a very large page, the true number may be greater.
+    - For requisites of a page (`requisites` of this object is True): only 0 or 1. 1 means one or more.
     """
 
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
@@ -129,8 +130,11 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 class _Examples:
     """Collects example URLs of the left-out links of one page, by reason, in `gathered`.
 
-    For each reason, `add` collects at most MAX_EXAMPLES from this page, and at most MAX_EXAMPLES_SENT from all pages of
-    a crawl at one revision. All these pages share the dict `sent`: how many examples they have collected, by reason.
+    Two limits apply to each reason:
+
+    - At most MAX_EXAMPLES for this page: `gathered` has no more.
+    - At most MAX_EXAMPLES_SENT for all pages of the crawl at one revision. The argument `sent` counts these examples by
+      reason. The caller passes the same dict for each page, and `add` updates the dict.
     """
 
     __slots__ = ("_sent", "gathered")

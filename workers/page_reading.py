@@ -98,19 +98,23 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     When the links are reported, the reporter passes each of `outlinks`, `feeds` and `requisites` that is not None to
     `OutlinkResolver.acknowledged`. The same links are then not reported again.
 
-    Numbers of links (the first two do not count the feeds and requisites that a page names):
+    Numbers of links:
 
     - `links_found`: the number of all links in the response, even excluded and repeated ones. -1 if no links were read.
-      It is not the length of `found`.
+      It is not the length of `found`, and does not count `feeds` and `requisites`.
     - `links`: the number of links that the crawl follows: those in `found` and `beyond`, and those reported before.
+      It does not count `feeds` and `requisites` either.
     - `left_out`: for each reason, how many links are not reported. `examples`: some of their URLs, by reason.
-    - `unlisted`: how many links the archive does not list, so that the command `rediscover` cannot find them later.
-      `archived` is what the archive lists: the links of a page or stylesheet, as far as they fit. Of a sitemap or
-      feed, it lacks all excluded entries.
+
+    What the archive stores beside the response, in the metadata record:
+
+    - `archived`: the URLs of the links, reported or not, up to a maximum size. `notes`: further fields of the record.
+    - `unlisted`: how many links the command `rediscover` cannot find in this record later. For a page or stylesheet,
+      these are the links that are not in `archived`. For a sitemap or feed, these are all excluded entries, because
+      `rediscover` ignores the entries of sitemaps and feeds.
 
     Other results:
 
-    - `archived`, `notes`: the URLs of links, and further fields, for the metadata record that the archive stores.
     - `html`: the HTML from which items are extracted. None if no HTML was parsed, or if `not_indexed` is set.
     - `needs_scripts`: the page has scripts and neither text nor links.
     - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
@@ -273,21 +277,15 @@ def _with_requisites(
 ) -> PageReading:
     """Return a copy of `reading` that also has the requisites of `page`, an HTML page or a stylesheet.
 
-    These fields of the copy differ from `reading`:
+    - `references`: all requisites that `page` names, as written there.
+    - `base_href`: the page's `<base href>`, against which `references` are resolved. None if there is none.
+    - `depth`: the depth to report for the requisites, the same for all.
+    - `hops`: the distance of the requisites from the HTML page, stored as `requisite_hops`. 1: the page itself names
+      the requisites. 2: a stylesheet of the page names them. Each further stylesheet or redirect adds 1.
 
-    - `requisites`: the requisites to report. The scope decides which of `references` these are.
-    - `requisite_hops`: the argument `hops`.
-    - `left_out` and `examples`: also include the requisites that are not reported.
-    - `archived`: also has the URLs of the requisites, reported or not, up to MAX_OUTLINKS_BYTES bytes.
-    - `unlisted`: also counts the requisites that are missing in `archived` because of that limit.
-
-    Arguments:
-
-    - `references`: all requisites of `page`, as written there.
-    - `depth`: the depth with which the requisites are reported.
-    - `hops`: 1 if an HTML page names the requisites. 2 if a stylesheet of that page names them. Each further stylesheet
-      or redirect on the way adds 1.
-    - `base_href`: the page's `<base href>`, if any.
+    The scope decides which requisites are reported (the field `requisites`). Excluded requisites are counted in
+    `left_out`, with some URLs in `examples`. The archive gets the URLs of all valid requisites, reported or not
+    (`archived`). URLs beyond MAX_OUTLINKS_BYTES are not archived but only counted (`unlisted`).
     """
     base = page.url if base_href is None else canonicalize(base_href, page.url) or page.url
 

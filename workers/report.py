@@ -18,9 +18,9 @@ Two orders are always kept, also beside a stalled flush:
 - The discoveries of one crawl for one partition are sent one after another.
 - The results of one visit are sent one after another.
 
-Example: a message with discoveries of crawl 1 for partition 2 cannot be published. The next flush reports the results
-of crawl 3. Its own discoveries of crawl 1 for partition 2 wait for that message. A flush that waits in this way also
-counts as stalled, so that the flush after it can begin.
+Example: flush A cannot publish a message with discoveries of crawl 1 for partition 2, so flush B begins. Flush B
+reports its results of crawl 3 at once. If flush B also has discoveries of crawl 1 for partition 2, these discoveries
+wait for the message of flush A. While they wait, flush B counts as stalled, too, so that flush C can begin.
 """
 
 import asyncio
@@ -171,9 +171,11 @@ class Reporter:
             self._has_capacity.set()
 
     def _hold(self, part: FlushPart) -> None:
-        """Mark a part as held: its flush has stalled before the part was reported, and the next flush begins.
+        """Mark a part of a stalled flush as held, so that the part does not keep other visits from adding pages.
 
-        Its pages now count in `held`, with a limit of their own. So other visits can still add pages.
+        Unreported pages have two separate limits: one for the pages of held parts (`held`), one for all other pages.
+        This method moves the part's pages from the second count to the first. The visit of this part adds no page until
+        the part is reported.
         """
         part.held = True
         part.visit.hold(part)

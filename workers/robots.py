@@ -220,8 +220,8 @@ class RobotsCache:
         """Fetch robots.txt and follow its redirects. The result is one of these:
 
         - None: `send` returned None, so the visit must end.
-        - Robots that allow all URLs, not to be cached: egress rules or an exclusion forbid any request to `origin`. So
-          its pages will not be requested either. Each page then reports the reason itself.
+        - Robots, not to be cached: egress rules or an exclusion forbid any request to `origin`, also for its pages. So
+          no robots.txt is needed. These Robots allow all URLs. The request of each page then fails with the reason.
         - A pair, in all other cases: the record to cache, and the Retry-After in ms (-1: none). The record says
           "unreachable" if a request failed. After more than MAX_ROBOTS_HOPS redirects, it says that all is allowed.
         """
@@ -293,7 +293,8 @@ class RobotsCache:
 
         - None: `send` returned None, so the visit must end.
         - _Moved: the answer is a redirect with a usable target.
-        - Robots that allow all URLs: egress rules or an exclusion forbid the first request. They also forbid the pages.
+        - Robots that allow all URLs: egress rules or an exclusion forbid the first request. The same rules forbid all
+          pages of the origin, so no robots.txt is needed. The request of each page then fails with the reason.
         - A pair, in all other cases: the record, and the Retry-After in ms (-1: none). The record says "unreachable" if
           the request failed, the answer is unusable, or a later request is forbidden.
 
@@ -309,7 +310,6 @@ class RobotsCache:
             case None:
                 return None
             case FetchFailed(kind=FailureKind.EGRESS_DENIED | FailureKind.EXCLUDED) if first:
-                # Each page of the origin is then denied by the same rule and reports that itself.
                 return Robots(AllowAll(answer.detail))
             case FetchFailed():
                 return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1

@@ -203,7 +203,7 @@ class Visit:
             self._scope.reschedule(asyncio.get_running_loop().time() + self._grant.cut_at - self._clock.elapsed())
 
     def _apply_extension(self) -> None:
-        """Apply the extended grant. Start no further request if it says `stop`, or if its delay ends the visit."""
+        """Apply the extended grant. Send no more requests if it says `stop`, or its delay is too long for the visit."""
         slower = self._grant.delay_s > self._delay_s
         too_late = slower and (not self._slow_down(self._grant.delay_s) or self._next_request_at() > self._until)
         if (self._grant.stop or too_late) and not self._ending.is_set():
@@ -326,7 +326,7 @@ class Visit:
     def _slow_down(self, delay_s: float) -> bool:
         """Use the longer host delay `delay_s` from now on. Return False if the visit must end instead.
 
-        If the shard has the delay 0, the visit must end: parallel visits to the host could not keep a common delay.
+        A shard with the delay 0 must end: such a host may have several visits at once, which cannot share a delay.
         """
         if self._shard.delay_ms == 0:
             return False

@@ -143,10 +143,11 @@ class VisitReport:
         await self._done
 
     async def wait_for_capacity(self) -> None:
-        """Wait until this visit may add a page. Two conditions must be met:
+        """Wait until this visit may add a page. There are two reasons to wait:
 
-        - No results of this visit are in a delayed part of a flush (`hold`).
-        - The reporter has capacity: the unreported results of all visits are below their limits.
+        - The report of earlier results of this visit is delayed, for example because a message cannot be published now
+          (`hold`). Only this visit waits for it. So one visit cannot collect many unreported results.
+        - The unreported results of all visits together have reached a limit. Then all visits wait.
         """
         if self._held is not None:
             await asyncio.wait({self._held})

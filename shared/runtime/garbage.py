@@ -1,8 +1,9 @@
 """Runs full garbage collections at moments when the event loop is idle.
 
-A full collection examines every container object and takes up to 150 ms in a busy worker. Python starts one by itself
-in the middle of the work, up to once a second. With this module, Python collects only the youngest generation by
-itself. A full collection runs when the event loop is idle. It waits for an idle loop for at most a minute.
+By default, Python starts full collections by itself in the middle of the work, up to once a second. Each examines all
+container objects and takes up to 150 ms in a busy worker. With this module, Python collects only the youngest
+generation by itself. A full collection runs when the event loop is idle. It waits for an idle loop for at most a
+minute.
 """
 
 import asyncio
@@ -51,8 +52,10 @@ def is_due(aged: int, since_s: float, share: float) -> bool:
 def collecting_when_idle(every_s: float = _EVERY_S) -> Iterator[None]:
     """Within the `with` block, run full garbage collections only when `is_due` allows it.
 
-    The check runs every `every_s` seconds. Enter the block in the thread of the running event loop. Objects that
-    existed before the block are never examined within it.
+    The check runs every `every_s` seconds. Enter the block in the thread of the running event loop.
+
+    A full collection within the block is shorter than usual: it examines only objects that were created within the
+    block. The older objects are left out until the block ends (`gc.freeze`).
     """
     loop = asyncio.get_running_loop()
     thresholds = gc.get_threshold()

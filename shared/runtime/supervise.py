@@ -114,12 +114,12 @@ class Tasks:
 
 
 def _cancels() -> int:
-    """Return how many requests to cancel the current task are pending (`Task.cancelling`), 0 outside of a task.
+    """Return how often the current task was cancelled, without withdrawn cancellations (`Task.cancelling`).
 
-    If the number is greater at the end of a `Tasks` block than at its start, code outside of the block has cancelled
-    the task.
+    Outside of a task, return 0.
     """
-    # A TaskGroup also cancels its own task when one of its tasks fails, but withdraws that request before it ends.
+    # A greater number at the end of a `Tasks` block than at its start: code outside of the block cancelled the task. A
+    # TaskGroup also cancels its own task when one of its tasks fails, but withdraws that request before it ends.
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 

@@ -16,9 +16,13 @@ from shared.domain.ids import CrawlId, Partition, Term, term_of
 from shared.wire.messages import Malformed
 
 SETTINGS: Final = "settings"
+"""The last part of the key of the hot configuration: `/orb/<cluster>/config/settings`."""
+
 DRAINS: Final = "drains"
+"""The last part of the key of the list of members that must drain: `/orb/<cluster>/config/drains`."""
+
 EXCLUSIONS: Final = "exclusions"
-"""SETTINGS, DRAINS and EXCLUSIONS are the last parts of the keys that begin with the prefix `Keys.configuration`."""
+"""The last part of the key of the list of exclusions: `/orb/<cluster>/config/exclusions`."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 

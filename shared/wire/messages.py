@@ -252,11 +252,11 @@ class Discoveries(msgspec.Struct, frozen=True, tag_field="type", tag="discoverie
     A sender (`producer`) numbers its messages for a crawl and partition: `n` is 1, 2, 3, ... Message n + 1 is published
     only after message n was acknowledged. So the owner can drop repeats and detect gaps.
 
-    - `origins`: the links, grouped by the page on which they were found. Seeds are grouped by their seed context.
+    - `origins`: the URLs, grouped by the page on which they were found. Seeds are grouped by their labels and source.
     - `spec`: the revision of the crawl's spec by which the sender decided which links to send.
-    - `total`: the number of URLs in the producer's messages up to this one. The owner computes `accepted` from it.
-    - `contexts`: the distinct seed contexts (a seed's labels and source) of the origins. A page has that of its seed.
-    - `context_of`: for each origin, the number of its context in `contexts` (from 1), or 0.
+    - `total`: the number of URLs in the messages 1 to `n` of this producer, for the same crawl and partition.
+    - `contexts`: labels and source of the seeds that led to the origins, one entry for each distinct combination.
+    - `context_of`: for each origin, which entry of `contexts` belongs to it (1: the first entry, 0: none).
     - `lastmods`: for each origin a list: when each of its links last changed, as a sitemap or feed says (Unix seconds,
       0: unknown). Zeros at the end of a list may be left out. `lastmods` is empty if all times are unknown.
     - `of_set`: the URLs are seeds that were added to a seed set.
@@ -386,7 +386,7 @@ class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="progress/1", 
     - `tallies`: kind -> key -> count (kinds: status, failed, excluded).
     - `state`: a CrawlState; `active_ms`: how long the crawl was worked on, over all runs.
     - `waiting`: some of the hosts that wait; `hosts_waiting`: the number of all hosts that wait.
-    - `standing`: every host with URLs waits, so the crawl makes no request now.
+    - `standing`: the crawl is at a standstill. It makes no request, because each host that has URLs must wait.
     - `hosts_left_ms`: the time that the slowest host needs for its URLs (-1: unknown).
     """
 

@@ -110,10 +110,10 @@ def _may_list(crawl: VisitCrawl, kind: UrlKind, answer: Answer) -> bool:
 class _ListingReading:
     """Reads one answer as a sitemap or feed, here called the file.
 
-    Which URLs a sitemap may list depends on the robots.txt files that name the sitemap:
+    A sitemap may list every URL in its own folder. To list another URL, the sitemap must be named by a robots.txt:
 
-    - A URL on the sitemap's own host, outside of the sitemap's folder: the robots.txt of the sitemap's origin.
-    - A URL on another host: the robots.txt of that URL's origin.
+    - If the URL is on the sitemap's host, the robots.txt of the sitemap's origin must name the sitemap.
+    - If the URL is on another host, the robots.txt of the URL's origin must name the sitemap.
 
     `named[origin]` is True if the robots.txt of `origin` names the file, else False. The caller must add the file's own
     origin as a key. Origins of the listed URLs may be missing.

@@ -30,12 +30,16 @@ _ANSWER_S: Final = 5.0
 class ClosedEndpoints:
     """The endpoints to which no crawl may connect: the cluster's own servers (NATS, etcd, ...), masters and workers.
 
-    An endpoint is a host and a port. Crawls are refused connections to this port at the following addresses:
+    An endpoint is a host and a port. The port is closed at one or more addresses:
 
-    - If the host is a loopback address (`127.0.0.1`) or an address of another machine: only at this address.
-    - If the host is `0.0.0.0`, `::` or another address of this machine: at every address of this machine.
-    - If the host is a name: at each address to which the name has ever resolved. If one of these is an address of this
-      machine, loopback or not: at every address of this machine.
+    - The host is a loopback address, such as `127.0.0.1`: the port is closed only at this address.
+    - The host is an address of another machine: the port is closed only at this address.
+    - The host is `0.0.0.0`, `::` or another address of this machine: the port is closed at all addresses of this
+      machine, including loopback.
+    - The host is a name: the port is closed at each address to which the name has ever resolved. If the name has
+      resolved to this machine, the port is closed at all addresses of this machine.
+
+    So `127.0.0.1:80` closes one address, but `localhost:80` closes port 80 at all addresses of this machine.
 
     Call `resolve` once before the first fetch, because names have no effect before.
 

@@ -92,13 +92,14 @@ class EgressRules:
     def verdict(self, address: Address) -> str | None:
         """Return why `address` is denied ("loopback", "private", ...), or None if it is allowed.
 
-        An IPv6 address may contain IPv4 addresses (mapped, compatible, NAT64, 6to4, Teredo, ISATAP):
+        The first of these rules that applies decides:
 
-        - If `allow` opens the IPv6 address itself, the IPv6 address is allowed.
-        - Otherwise it is denied if at least one of its IPv4 addresses is denied. An ISATAP address is in an ordinary
-          IPv6 network, so it is also denied if that network is denied.
-
-        If `bound` is set, `::`, `0.0.0.0` and IPv6 addresses that contain `0.0.0.0` are always denied.
+        1. If `bound` is set: `::`, `0.0.0.0` and each IPv6 address that contains `0.0.0.0` are denied. The kernel would
+           connect them to this machine.
+        2. An address that `allow` opens is allowed.
+        3. An IPv6 address that contains a denied IPv4 address is denied.
+        4. An IPv6 address that only stands for IPv4 addresses is allowed: mapped, compatible, NAT64, 6to4 or Teredo.
+        5. Any other address, also an ISATAP address, is denied if it is in `deny`, or is IPv6 outside of 2000::/3.
         """
         if self.bound is not None and any(each.is_unspecified for each in (address, *embedded(address))):
             return "unspecified"

@@ -287,10 +287,10 @@ class CurlExchange:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_header(self, line: bytes) -> int | None:
-        """Collect a header line. Return None to continue the transfer, or 0 to end it.
+        """Collect a header line. Return 0 to end the transfer before the body, or None to continue.
 
-        Only the empty line after the last header can end it: if the request does not want the body (`skips_body`). But
-        a body with a Content-Length of at most DRAINED_BYTES is received and dropped, so the transfer continues.
+        The result is 0 only for the empty line after the headers of a body that is unwanted (`skips_body`) and long.
+        "Long" means: its Content-Length is above DRAINED_BYTES or unknown. A short unwanted body is received later.
         """
         self._lines.append(line)
         skips = self._request.skips_body

@@ -3,9 +3,13 @@
 - A server may close an idle connection just as a request is sent on it. The request is then lost. The time for which
   the connection was idle becomes the estimate for this server.
 - If a connection has been idle for more than 75 % of the estimate, the next request uses a new connection instead.
-- Each use of a new connection for this reason raises the estimate by 1 %. So after some time, a connection is used
-  again although it was idle for longer than the first estimate permitted. This use is a trial.
-- If the request of the trial succeeds, the estimate is removed. If this request is lost, the estimate is set anew.
+- The estimate may be too low. So each new connection that is made for this reason raises the estimate by 1 %.
+- A raise may permit the use of an idle connection that was too old before the raise. This use is a trial. If its
+  request succeeds, the estimate is removed. If its request is lost, the estimate is set anew.
+
+Example: a request is lost after 60 s without a request. The estimate is 60 s, so connections are used for up to 45 s.
+The next requests come after pauses of 50 s each. 11 of them use new connections, which raises the 45 s to 50.2 s. The
+12th request is the trial: it uses the connection that was idle for 50 s.
 """
 
 from collections import OrderedDict

@@ -15,10 +15,10 @@ _LONGEST_LEGACY: Final = max(len(name) for name in html5 if not name.endswith(";
 def attribute_text(raw: bytes, codec: str, *, separator: str = "\ufffd") -> str:
     """Return the value of an attribute as text: decoded from `codec`, character references resolved, line ends LF.
 
-    Invalid bytes become U+FFFD, and so does each NUL.
+    Invalid bytes become U+FFFD. Each NUL byte becomes `separator`, which by default is U+FFFD, too.
 
-    To convert many values by one call, join them by NUL, pass NUL as `separator`, and split the result at NUL. Any
-    other `separator` replaces each NUL.
+    If `separator` is NUL, the NUL bytes stay as they are. So one call can convert many values: join the values by NUL,
+    and split the result at NUL.
     """
     text = raw.decode(codec, "replace")
     if "\r" in text:
