@@ -12,7 +12,7 @@ MANY = 20
 
 
 @pytest.mark.parametrize("on_uvloop", [True, False])
-def test_answers_that_arrive_at_once_are_given_in_separate_turns_of_the_loop(on_uvloop: bool) -> None:
+def test_answers_that_arrive_at_once_are_given_in_separate_turns(on_uvloop: bool) -> None:
     async def main() -> None:
         loop, turn = asyncio.get_running_loop(), 0
         requested = 0

@@ -171,14 +171,14 @@ def judged_again(fetches: list[tuple[Visited, bool]], max_quiet: int) -> list[tu
     return seen
 
 
-def test_links_stored_after_the_outcome_of_their_sitemap_count_at_its_next_fetch() -> None:
+def test_links_stored_after_the_outcome_count_at_the_next_fetch_of_a_sitemap() -> None:
     fetches = [(SAME, False), (OTHER, False), (SAME, True), (SAME, True)]
     assert [quiet for _, quiet in judged_again(fetches, 10)] == [1, 2, 1, 2], "the second fetch was not quiet"
     assert [quiet for _, quiet in judged_again([(SAME, False), (OTHER, True), (SAME, True)], 10)] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("max_quiet", [1, 2, REMEMBERED])
-def test_sitemap_is_not_done_before_late_links_of_its_last_fetch_can_count(max_quiet: int) -> None:
+def test_sitemap_is_not_done_before_late_links_of_its_last_fetch_count(max_quiet: int) -> None:
     ended = (UrlState.DONE, max_quiet)
     assert judged_again([(SAME, False)] * max_quiet, max_quiet)[-1] == ended
     last_differs = [(SAME, False)] * (max_quiet - 1) + [(OTHER, False)]
