@@ -18,7 +18,7 @@ from shared.wire.messages import WorkerStatus
 STALE_AFTER_S = 5.0
 """A worker whose status is older counts as gone: its capacity is not used."""
 
-AHEAD = 2
+SHARDS_PER_VISIT = 2
 """How many shards are sent out for each visit that the workers could begin now.
 
 With 2, a worker that has ended a visit finds the next shard in the broker, and does not wait for the owner."""
@@ -34,15 +34,15 @@ class _Worker(Struct):
 class PoolCapacity:
     """Counts how many more URL shards the workers of each pool can take, from the statuses that one master received.
 
-    - `ahead`: a factor, which can be changed at any time. Example with the factor 2: if the workers of a pool could
-      begin 5 visits now, up to 10 shards that no worker has begun may be out.
+    - `shards_per_visit`: a factor, which can be changed at any time. Example with the factor 2: if the workers of a
+      pool could begin 5 visits now, up to 10 shards that no worker has begun may be out.
     - `held`: why this master dispatches nothing now, or None.
     - `shares`: divides the capacity of a pool among its crawls.
     """
 
     def __init__(self) -> None:
         self.held: str | None = None
-        self.ahead: float = AHEAD
+        self.shards_per_visit: float = SHARDS_PER_VISIT
         self.shares = PoolShares()
         self._workers: OrderedDict[str, _Worker] = OrderedDict()
         self._free: Counter[str] = Counter()
@@ -82,7 +82,7 @@ class PoolCapacity:
         while self._workers and now - next(iter(self._workers.values())).reported_at > STALE_AFTER_S:
             self._gone(next(iter(self._workers)))
         # Subtract the shards that no worker has begun, and those that are allotted but not leased yet.
-        return max(0, int(self.ahead * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
+        return max(0, int(self.shards_per_visit * self._free[pool]) - self._unbegun[pool] - self.shares.promised(pool))
 
     def allot(self, now: float, may_go: Callable[[CrawlId], bool]) -> None:
         """Allot the free capacity of each pool to its crawls with due hosts, over all partitions of this master.

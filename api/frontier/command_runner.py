@@ -89,13 +89,13 @@ class CommandRunner:
         if self._clock.elapsed() < self._not_before.get(run.id, 0.0):
             return False
         if run.kind == CommandKind.EXCLUDE:
-            return self._out_of_reach(run)
+            return self._exclude_may_run(run)
         if run.kind == CommandKind.RESCOPE:
-            return await self._scope_in_force(run)
+            return await self._rescope_may_run(run)
         if run.kind == CommandKind.REDISCOVER:
-            return await self._rediscover_may_run(run)
+            return await self._prepare_rediscover(run)
         applied = own.position.discovery_seq
-        if passes_again(run) and not await self._seeds_given_back(run):
+        if passes_again(run) and not await self._seed_set_may_run(run):
             return False
         if run.kind not in _SEEDS or applied >= run.sequence:
             return True
@@ -110,7 +110,7 @@ class CommandRunner:
             self._through[run.id] = (through, now)
         return own.position.discovery_seq >= min(through, run.sequence)
 
-    def _out_of_reach(self, run: CommandRun) -> bool:
+    def _exclude_may_run(self, run: CommandRun) -> bool:
         """Return True if this EXCLUDE may run: no worker can still request a URL that the new exclusion covers.
 
         Both of these must be true:
@@ -125,7 +125,7 @@ class CommandRunner:
             return False
         return not any(held.live(now) and held.excluded(exclusions) for held in self._own.leases)
 
-    async def _seeds_given_back(self, run: CommandRun) -> bool:
+    async def _seed_set_may_run(self, run: CommandRun) -> bool:
         """Return True if the next chunk of this SEED_SET may run: no worker has a URL that the chunk withdraws.
 
         A worker has the URLs of a lease once the lease has got a grant. If a worker has a URL that the chunk withdraws,
@@ -144,7 +144,7 @@ class CommandRunner:
             held.recalled = True
         return not recalled
 
-    async def _scope_in_force(self, run: CommandRun) -> bool:
+    async def _rescope_may_run(self, run: CommandRun) -> bool:
         """Return True if this RESCOPE may run: no worker may still fetch a URL that the changed scope excludes.
 
         Return False in these cases:
@@ -171,7 +171,7 @@ class CommandRunner:
             return False
         return not any(held.grant is not None and held in own.leases and held.outside for held in leases)
 
-    async def _rediscover_may_run(self, run: CommandRun) -> bool:
+    async def _prepare_rediscover(self, run: CommandRun) -> bool:
         """Return True if the next chunk of this REDISCOVER may run now. If leases prevent that, try to remove them.
 
         Return False in these cases:
@@ -357,7 +357,7 @@ class CommandRunner:
         async with self._writer.writing(TransactionKind.COMMAND):
             if not self._commands.current(run):
                 return
-            changes = own.changes()
+            changes = own.new_changes()
             changes.dead_letters.append(letter)
             changes.commands_given_up.append(run.id)
             await self._writer.apply(changes)

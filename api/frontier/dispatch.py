@@ -69,12 +69,12 @@ class DispatchPlan(Struct):
 
     - `requests`: the leases to write. Their slots and their budget are reserved already.
     - `unprepared`: queues whose URLs must be changed in SQL before a lease (`_Preparation`), for example excluded.
-    - `taken`: True if the pass examined any queue, even if both lists are empty. The next pass then begins at once.
+    - `took_any`: True if the pass examined any queue, even if both lists are empty. The next pass then begins at once.
     """
 
     requests: list[_Request] = field(default_factory=list)
     unprepared: list[tuple[Host, CrawlQueue]] = field(default_factory=list)
-    taken: bool = False
+    took_any: bool = False
 
 
 class Dispatch:
@@ -119,7 +119,7 @@ class Dispatch:
         self._hosts.wake(now)
         self._own.capacity.allot(now, partial(self._may_go_on, now))
         while left and (taken := self._hosts.take(now)) is not None:
-            plan.taken = True
+            plan.took_any = True
             step = self._decide(*taken, now)
             left -= step is not None
             if isinstance(step, LeaseRequest):
@@ -242,7 +242,7 @@ class Dispatch:
             self._stats.shards += len(shards)
             self._stats.urls += sum(len(held.row.order) for held in shards)
             await asyncio.gather(*(self.publish(held) for held in shards))
-        return plan.taken
+        return plan.took_any
 
     async def _prepare(self, plan: DispatchPlan, now: float) -> None:
         """Change the plan's `unprepared` queues in SQL. If URLs can then be leased, add a lease request to the plan.
@@ -281,7 +281,7 @@ class Dispatch:
         - Stored pages that wait for their next fetch.
         - If the host's page budget is spent: also stored pages that are due, and requisites.
         """
-        changes = self._own.changes()
+        changes = self._own.new_changes()
         changes.give_up.append((queue.crawl_id, host.host_id, UrlState.EXCLUDED, reason))
         if await self._writer.apply(changes):
             self._hosts.defer(host, queue, self._clock.elapsed() + _GO_ON_S)

@@ -25,7 +25,7 @@ class DueHosts:
         self._lines: dict[CrawlId, WaitingHosts] = {}
         self._allotted: deque[WaitingHosts] = deque()
         self._used: list[WaitingHosts] = []
-        self._overdue: list[WaitingHosts] = []
+        self._lost_allotments: list[WaitingHosts] = []
         self._passing, self._now = False, 0.0
         self._due = 0
 
@@ -40,7 +40,7 @@ class DueHosts:
         """Put a host at the end of a crawl's line. `queue`: the host's queue of that crawl."""
         line = self._lines.get(queue.crawl_id)
         if line is None:
-            line = WaitingHosts(queue.pool, queue.crawl_id, queue.weight, self._given, self._overdue.append)
+            line = WaitingHosts(queue.pool, queue.crawl_id, queue.weight, self._given, self._lost_allotments.append)
             self._lines[queue.crawl_id] = line
         self._due += host_id not in line.hosts
         line.hosts[host_id] = None
@@ -69,10 +69,10 @@ class DueHosts:
         next pass begins.
         """
         self._passing, self._now = True, now
-        for line in self._overdue:
-            line.overdue = False
+        for line in self._lost_allotments:
+            line.lost_allotments = False
             self._changed(line)
-        self._overdue.clear()
+        self._lost_allotments.clear()
 
     def pop(self) -> tuple[CrawlId, HostId] | None:
         """Take the longest due host out of a line that has capacity allotted. Return None if there is none.

@@ -205,7 +205,7 @@ class GrantService:
                     case NoSuchLease():
                         ask.reply = Gone()
                     case SameHolder(same):
-                        leases.extended(same, self._clock.elapsed())
+                        leases.extend(same, self._clock.elapsed())
                         ask.reply = self._go(same)
                     case _:
                         ask.reply = Wait(_NOT_YET_MS)
@@ -226,7 +226,7 @@ class GrantService:
         The host's delay counts from the end of the expired grant. Call this inside `PartitionWriter.writing`.
         """
         grant, row = held.grant, held.row
-        if grant is None or grant.counted:  # by an earlier try, which could not write the further grant
+        if grant is None or grant.end_recorded:  # by an earlier try, which could not write the further grant
             return None
         await self._writer.look_up([row.crawl_id])
         batch = self._writer.batch()
@@ -234,12 +234,12 @@ class GrantService:
         host = self._own.hosts.host(row.host_id)
         if host is not None:
             host.rested_from = max(host.rested_from, grant.until)
-        lives = batch.record_expiry(held, strikes)
+        lives = batch.record_failures(held, strikes)
         try:
             await self._writer.commit(batch)
         except ResourceFull as error:
             return _wait_for_resource(error)
-        grant.counted = True
+        grant.end_recorded = True
         log.warning(
             "grant.expired",
             partition=self._own.partition,
@@ -308,10 +308,10 @@ class GrantService:
         # Prove the term before the grant is examined: during this await the grant may expire, and another may begin.
         if not await self._writer.still_owner():
             return None
-        held = self._leases.extend(LeaseId(question.lease), question.grant, question.holder, self._clock.elapsed())
+        held = self._leases.extendable(LeaseId(question.lease), question.grant, question.holder, self._clock.elapsed())
         if held is None or not self._crawls.going_on(held.row.crawl_id):
             return Gone()
-        self._leases.extended(held, self._clock.elapsed())
+        self._leases.extend(held, self._clock.elapsed())
         terms = self._terms(held)
         return Go(
             grant=question.grant,

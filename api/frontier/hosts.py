@@ -47,7 +47,7 @@ class HostFacts(Struct, frozen=True):
 class ReservedSlot(Struct):
     """A slot of a host that is in use: a shard is leased in the slot, or is about to be leased.
 
-    `slots` is a limit: at most this many shards of the host may be out while this slot is in use.
+    `max_slots` is a limit: at most this many shards of the host may be out while this slot is in use.
 
     The other fields say what to charge when the shard ends. A queue is charged for the time for which its shard uses
     the host: the queue's virtual time is raised (see `host_shares`). Times are `Clock.elapsed` seconds.
@@ -59,7 +59,7 @@ class ReservedSlot(Struct):
       time at which this owner claimed the partition. `estimate` is 0.
     """
 
-    slots: int
+    max_slots: int
     queue: CrawlQueue | None = None
     since: float = 0.0
     estimate: float = 0.0
@@ -124,7 +124,9 @@ class Host(Struct):
             return 0 if queue.slots else None
         max_count = queue.slots
         for shard in self.taken.values():
-            max_count = min(max_count, shard.slots if shard.queue is None else min(shard.slots, shard.queue.slots))
+            max_count = min(
+                max_count, shard.max_slots if shard.queue is None else min(shard.max_slots, shard.queue.slots)
+            )
         if len(self.taken) >= max_count:
             return None
         return next(slot for slot in range(max_count) if slot not in self.taken)

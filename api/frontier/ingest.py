@@ -287,7 +287,7 @@ class Ingest:
 
     async def _end_some(self, ends: Sequence[QueueEnd]) -> Sequence[QueueEnd]:
         """Fail a limited number of URLs of these queues in one transaction. Return the queues that may have more."""
-        changes = self._own.changes()
+        changes = self._own.new_changes()
         changes.give_up.extend(ends)
         async with self._writer.writing(TransactionKind.OUTCOMES):
             return await self._writer.apply(changes)

@@ -29,11 +29,11 @@ class LeaseGrant(Struct):
 
     - `number`: 1 for the first grant of the lease.
     - `delivery`: how many times the broker had delivered the shard when the holder asked.
-    - `holder`: the visit that has the grant. None after a takeover, until the first `extend` names the holder.
+    - `holder`: the visit that has the grant. None after a takeover, until the first `extendable` names the holder.
     - `late`: the owner gave the grant so late that the worker may have stopped waiting. If a late grant expires, the
       lease's number of failures does not rise.
-    - `counted`: SQL has the record that this grant is over, so the lease may get a further grant. A grant that was late
-      is recorded, too.
+    - `end_recorded`: SQL has the record that this grant is over, so the lease may get a further grant. A grant that was
+      late is recorded, too.
     """
 
     number: int
@@ -41,7 +41,7 @@ class LeaseGrant(Struct):
     holder: str | None
     until: float
     late: bool = False
-    counted: bool = False
+    end_recorded: bool = False
 
 
 class TrackedLease(Struct):
@@ -234,10 +234,10 @@ class Leases:
             return HeldByAnother(grant.until - now)
         return MayGrant(held, expired=True)
 
-    def extend(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
+    def extendable(self, lease_id: LeaseId, number: int, holder: str, now: float) -> TrackedLease | None:
         """Check if a grant may be extended. Return its lease if so, otherwise None. The grant's end is not changed.
 
-        If a lease is returned, the caller sets the new end with `extended`. Both of these must be true:
+        If a lease is returned, the caller sets the new end with `extend`. Both of these must be true:
 
         - Grant `number` must be the newest grant of the lease, and must not have expired.
         - The grant must belong to `holder`. If an earlier owner gave the grant, no holder is known at first. Then this
@@ -267,7 +267,7 @@ class Leases:
         held.grant = LeaseGrant(held.row.grants, delivery, holder, now + self.grant_s, late)
         return held.grant
 
-    def extended(self, held: TrackedLease, now: float) -> None:
+    def extend(self, held: TrackedLease, now: float) -> None:
         """Set the end of the newest grant to `grant_s` seconds from now, unless it ends later already.
 
         Call this when the holder asked again, which proves that it received the grant.
@@ -280,7 +280,7 @@ class Leases:
         """End the lease's newest grant now, because its visit failed. The lease may then get a new grant."""
         if held.grant is not None:
             held.grant.until = min(held.grant.until, now)
-            held.grant.counted = True
+            held.grant.end_recorded = True
 
     def at(self, place: QueuedVisit) -> TrackedLease | None:
         """Return the lease whose shard has this place (pool, host and slot) in a visit queue; None if there is none."""

@@ -116,12 +116,12 @@ class OutcomeBatch:
                 self._give_back(held, Fingerprint(fingerprint), url)
         if message.note is not None and crawl is not None:
             self._note(held, message.note)
-        self._keep_facts(held.row.host_id)
+        self._write_host_facts(held.row.host_id)
         if message.final and newest:
             self._free(held, left, rested_from)
-        elif message.failed and newest and held.grant is not None and not held.grant.counted:
+        elif message.failed and newest and held.grant is not None and not held.grant.end_recorded:
             self._ended[lease_id] = rested_from
-            self.record_expiry(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
+            self.record_failures(held, self.changes.expired.get(lease_id, held.row.expired) + 1)
 
     def unreadable(self, message: ShardUnreadable, partition: Partition, at_ms: int) -> None:
         """Record that a worker could not read a shard: add a dead letter, and count a failure of the shard's lease.
@@ -136,9 +136,9 @@ class OutcomeBatch:
         if held.grant is not None:
             self.changes.expired[held.row.lease_id] = strikes
         else:
-            self.record_expiry(held, strikes)
+            self.record_failures(held, strikes)
 
-    def record_expiry(self, held: TrackedLease, strikes: int) -> bool:
+    def record_failures(self, held: TrackedLease, strikes: int) -> bool:
         """End the lease if `strikes` failures are too many. Otherwise set the lease's number of failures to `strikes`.
 
         A lease fails if a grant expires, a visit fails, or its shard is unreadable. Return True if the lease goes on.
@@ -429,7 +429,7 @@ class OutcomeBatch:
         self._facts[held.row.host_id] = facts
         self._visited.add(held.row.host_id)
 
-    def _keep_facts(self, host_id: HostId) -> None:
+    def _write_host_facts(self, host_id: HostId) -> None:
         """Add a host's facts, such as its latency and failures, to `changes`, if messages of the batch changed them."""
         if host_id in self._visited:
             facts = self._facts[host_id]

@@ -201,7 +201,7 @@ class Ownership:
         self.orphans_suspected = True
         self.repair_needed.notify()
 
-    def changes(self) -> Changes:
+    def new_changes(self) -> Changes:
         """Return a new `Changes`, to collect what one transaction writes. Only its field `marks` is filled in.
 
         Each row of a URL that the transaction writes gets a mark: the number of the crawl's newest command in progress.

@@ -42,21 +42,21 @@ class WaitingHosts:
     pass begins.
 
     - `given`: called with the line after it got an allotment.
-    - `late`: called with the line after it lost its allotments.
+    - `on_allotments_lost`: called with the line after it lost its allotments.
     - `allotted`: the number of allotments that the line has and has not used.
     - `listed`: True if the line is in the list of lines with allotments that its partition keeps (in `DueHosts`).
-    - `overdue`: True from the loss of the allotments until the partition's next dispatch pass begins.
+    - `lost_allotments`: True from the loss of the allotments until the partition's next dispatch pass begins.
     """
 
     pool: str
     crawl_id: CrawlId
     weight: int
     given: Callable[["WaitingHosts"], None]
-    late: Callable[["WaitingHosts"], None]
+    on_allotments_lost: Callable[["WaitingHosts"], None]
     hosts: OrderedDict[HostId, None] = field(default_factory=OrderedDict)
     allotted: int = 0
     listed: bool = False
-    overdue: bool = False
+    lost_allotments: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -87,10 +87,10 @@ class _Pool:
     - `order`: a heap of its crawls by virtual time. Among equal times, the crawl that has waited longest is first. It
       also contains some replaced entries, which are ignored.
     - `reopening`: a heap of crawls that may not dispatch (`shut`), by the time of their next check.
-    - `since`: for each line (`WaitingHosts`) with unused allotments: the time from which `UNUSED_S` is counted. This
-      time is set when a line without allotments gets one, and again at each use of an allotment. Example: a line gets
-      its first allotment at 10.0 and another at 10.4, so `since` is 10.0. The line uses one at 10.6, so `since` becomes
-      10.6. If the line does not use the other one until 11.6, the line loses it.
+    - `unused_since`: for each line (`WaitingHosts`) with unused allotments: the time from which `UNUSED_S` is counted.
+      This time is set when a line without allotments gets one, and again at each use of an allotment. Example: a line
+      gets its first allotment at 10.0 and another at 10.4, so `unused_since` is 10.0. The line uses one at 10.6, so
+      `unused_since` becomes 10.6. If the line does not use the other one until 11.6, the line loses it.
     - `promised`: the number of shards that are allotted but not leased.
     - `virtual`: the pool's virtual time, as the module's docstring defines it.
     """
@@ -98,7 +98,7 @@ class _Pool:
     crawls: dict[CrawlId, _Crawl] = field(default_factory=dict)
     order: list[tuple[float, int, CrawlId]] = field(default_factory=list)
     reopening: list[tuple[float, CrawlId]] = field(default_factory=list)
-    since: OrderedDict[WaitingHosts, float] = field(default_factory=OrderedDict)
+    unused_since: OrderedDict[WaitingHosts, float] = field(default_factory=OrderedDict)
     promised: int = 0
     virtual: float = 0.0
     number: int = 0
@@ -175,7 +175,7 @@ class PoolShares:
         spare = line.allotted - len(line.hosts)
         if spare > 0:
             self._take_back(known, line, spare)
-        if len(line.hosts) > line.allotted and not line.overdue:
+        if len(line.hosts) > line.allotted and not line.lost_allotments:
             if line not in crawl.lines:
                 if not crawl.lines:
                     crawl.virtual = max(crawl.virtual, known.virtual)
@@ -185,7 +185,7 @@ class PoolShares:
         elif line in crawl.lines:
             del crawl.lines[line]
         if not line.allotted:
-            known.since.pop(line, None)
+            known.unused_since.pop(line, None)
         self._forget(line.pool, known, line.crawl_id, crawl)
 
     def use(self, line: WaitingHosts, now: float) -> None:
@@ -194,7 +194,7 @@ class PoolShares:
         After the attempt the caller calls `end_use`, whether the shard was leased or not.
         """
         line.allotted -= 1
-        since = self._pools[line.pool].since
+        since = self._pools[line.pool].unused_since
         if line in since:
             since[line] = now
             since.move_to_end(line)
@@ -250,22 +250,22 @@ class PoolShares:
         known.virtual = max(known.virtual, crawl.virtual)
         crawl.out += 1
         crawl.virtual += crawl.mean_s / crawl.weight
-        known.since.setdefault(line, now)
+        known.unused_since.setdefault(line, now)
         if len(line.hosts) > line.allotted:
             crawl.lines[line] = None
         self._push(known, crawl_id, crawl)
         line.given(line)
 
     def _reclaim(self, known: _Pool, now: float) -> None:
-        while known.since:
-            line, since = next(iter(known.since.items()))
+        while known.unused_since:
+            line, since = next(iter(known.unused_since.items()))
             if since > now - UNUSED_S:
                 return
-            del known.since[line]
-            line.overdue = True
+            del known.unused_since[line]
+            line.lost_allotments = True
             self._take_back(known, line, line.allotted)
             self.update(line)
-            line.late(line)
+            line.on_allotments_lost(line)
 
     def _take_back(self, known: _Pool, line: WaitingHosts, n: int) -> None:
         line.allotted -= n

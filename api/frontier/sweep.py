@@ -152,7 +152,7 @@ class Sweep:
                 if held.too_large is not None:
                     batch.split_or_give_up(held, f"the message with this URL alone is too large: {held.too_large}")
                 elif own.settings.retries_exhausted(len(held.row.urls), held.row.expired):
-                    batch.record_expiry(held, held.row.expired)
+                    batch.record_failures(held, held.row.expired)
                 else:
                     batch.end(held)
             await writer.commit(batch)

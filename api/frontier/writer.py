@@ -117,7 +117,7 @@ class PartitionWriter:
           URLs. The commands then skip these rows. False: the commands may still change the rows, for example rows of
           URLs that only return to the queue.
         """
-        own, changes = self.own, self.own.changes() if marked else Changes()
+        own, changes = self.own, self.own.new_changes() if marked else Changes()
         now, now_ms = self.clock.elapsed(), self.clock.unix_ms()
         places = (own.leases, own.hosts, own.crawls, own.settings, now, now_ms, rng01, changes)
         return OutcomeBatch(*places, own.recrawls, own.partition)

@@ -222,7 +222,7 @@ class ClusterMaster:
     def _tune(self, tuning: MasterTuning) -> None:
         """Apply new values of the hot configuration to this master and its owners."""
         set_log_level(tuning.log_level)
-        self._capacity.ahead = tuning.dispatch_ahead_ratio
+        self._capacity.shards_per_visit = tuning.dispatch_ahead_ratio
         self._frontier = limits_of(self._started_with, tuning)
         for owner in self._fleet:
             owner.tune(self._frontier)

@@ -7,7 +7,7 @@
 from msgspec.structs import replace
 
 from api.crawls.seed_upload import BUSY
-from api.frontier.capacity import AHEAD
+from api.frontier.capacity import SHARDS_PER_VISIT
 from api.frontier.ownership import FrontierSettings
 from shared.domain.ops.config import LogLevel, MasterTuning
 
@@ -17,7 +17,7 @@ def started_as(frontier: FrontierSettings, log_level: LogLevel) -> MasterTuning:
     return MasterTuning(
         grant_s=frontier.grant_s,
         log_level=log_level,
-        dispatch_ahead_ratio=AHEAD,
+        dispatch_ahead_ratio=SHARDS_PER_VISIT,
         dispatch_batch_size=frontier.dispatch_batch_size,
         max_hosts=frontier.max_hosts,
         report_batch_size=frontier.batch,

@@ -121,7 +121,7 @@ class _Partition:
         """Send out so many shards of the crawl."""
         own = self.own
         self.sink.shards.clear()
-        own.capacity.ahead = 1
+        own.capacity.shards_per_visit = 1
         own.capacity.worker_reported(WorkerStatus("w1", "default", shards, 0), self._clock.elapsed())
         while await self._dispatch.once():
             pass

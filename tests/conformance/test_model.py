@@ -125,14 +125,14 @@ def _unreadable_shards_freed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _exclusions_applied_at_once(patch: pytest.MonkeyPatch) -> None:
     """Workers that have begun a visit go on fetching."""
-    patch.setattr(CommandRunner, "_out_of_reach", lambda self, run: True)
+    patch.setattr(CommandRunner, "_exclude_may_run", lambda self, run: True)
 
 
 def _scopes_applied_at_once(patch: pytest.MonkeyPatch) -> None:
     async def in_force(self: CommandRunner, run: Any) -> bool:
         return True
 
-    patch.setattr(CommandRunner, "_scope_in_force", in_force)
+    patch.setattr(CommandRunner, "_rescope_may_run", in_force)
 
 
 def _verdicts(patch: pytest.MonkeyPatch, changed: Callable[[PageVerdict], PageVerdict]) -> None:

@@ -29,7 +29,7 @@ def row(number: int = 1, urls: int = 3, *, grants: int = 0, host: int = 1) -> Le
 def test_a_lease_nobody_knows_is_gone() -> None:
     leases = Leases(grant_s=GRANT_S)
     assert leases.begin(L, 1, "w", 0.0) == NoSuchLease()
-    assert leases.extend(L, 1, "w", 0.0) is None
+    assert leases.extendable(L, 1, "w", 0.0) is None
 
 
 def test_the_first_asker_may_have_it_and_asking_again_is_harmless() -> None:
@@ -39,10 +39,10 @@ def test_the_first_asker_may_have_it_and_asking_again_is_harmless() -> None:
     grant = leases.granted(held, 1, "w", 1.0)
     assert (grant.number, grant.until) == (1, 31.0)
     assert leases.begin(L, 1, "w", 5.0) == SameHolder(held)
-    leases.extended(held, 5.0)
+    leases.extend(held, 5.0)
     assert held.live(34.9)
     assert not held.live(35.0)
-    leases.extended(held, 2.0)
+    leases.extend(held, 2.0)
     assert held.live(34.9), "a late answer never shortens a grant"
 
 
@@ -61,21 +61,21 @@ def test_an_expired_grant_cannot_be_extended_nor_an_earlier_one() -> None:
     leases = Leases(grant_s=GRANT_S)
     held = leases.add(row(), 0.0)
     leases.granted(held, 1, "w", 0.0)
-    assert leases.extend(L, 1, "w", 29.0) is held
-    assert leases.extend(L, 1, "v", 29.0) is None
-    assert leases.extend(L, 1, "w", 30.0) is None
+    assert leases.extendable(L, 1, "w", 29.0) is held
+    assert leases.extendable(L, 1, "v", 29.0) is None
+    assert leases.extendable(L, 1, "w", 30.0) is None
     leases.granted(held, 2, "v", 40.0)
-    assert leases.extend(L, 1, "w", 41.0) is None
-    assert leases.extend(L, 2, "v", 41.0) is held
+    assert leases.extendable(L, 1, "w", 41.0) is None
+    assert leases.extendable(L, 2, "v", 41.0) is held
 
 
 def test_a_new_owner_takes_an_earlier_grant_as_given_at_its_claim() -> None:
     leases = Leases(grant_s=GRANT_S)
     held = leases.take_over(row(grants=4), 100.0, ended=False)
     assert leases.begin(L, 9, "v", 129.9) == HeldByAnother(130.0 - 129.9)
-    assert leases.extend(L, 3, "w", 110.0) is None
-    assert leases.extend(L, 4, "w", 110.0) is held, "its holder makes itself known"
-    assert leases.extend(L, 4, "v", 111.0) is None, "and is then the only one"
+    assert leases.extendable(L, 3, "w", 110.0) is None
+    assert leases.extendable(L, 4, "w", 110.0) is held, "its holder makes itself known"
+    assert leases.extendable(L, 4, "v", 111.0) is None, "and is then the only one"
     assert leases.begin(L, 9, "v", 130.0) == MayGrant(held, expired=True)
     assert leases.granted(held, 9, "v", 130.0).number == 5
 
@@ -138,15 +138,15 @@ def test_two_holders_never_hold_at_once(
                     numbers.append(grant.number)
                     believed[who, grant.number] = now + GRANT_S
                 case SameHolder():
-                    leases.extended(held, now)
+                    leases.extend(held, now)
                     assert held.grant is not None
                     believed[who, held.grant.number] = now + GRANT_S
                 case _:
                     pass
         else:
             for holder, number in [key for key in believed if key[0] == who and believed[key] > now]:
-                if leases.extend(L, number, holder, now) is not None:
-                    leases.extended(held, now)
+                if leases.extendable(L, number, holder, now) is not None:
+                    leases.extend(held, now)
                     believed[holder, number] = now + GRANT_S
         assert sum(until > now for until in believed.values()) <= 1
     assert numbers == sorted(set(numbers)), "grants are numbered upwards, none twice"

@@ -5,7 +5,7 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.frontier.capacity import AHEAD, STALE_AFTER_S, BudgetReservation, PoolCapacity, Spent
+from api.frontier.capacity import SHARDS_PER_VISIT, STALE_AFTER_S, BudgetReservation, PoolCapacity, Spent
 from api.frontier.leases import Leases
 from shared.domain.frontier.store_model import LeaseRow
 from shared.domain.ids import CrawlId, HostId, LeaseId, Partition, Revision
@@ -26,7 +26,7 @@ def test_a_pool_without_live_workers_gets_nothing() -> None:
     room = PoolCapacity()
     assert room.for_pool("default", 0.0) == 0
     room.worker_reported(status("a"), 0.0)
-    assert room.for_pool("default", STALE_AFTER_S) == AHEAD * 10
+    assert room.for_pool("default", STALE_AFTER_S) == SHARDS_PER_VISIT * 10
     assert room.for_pool("eu", STALE_AFTER_S) == 0
     assert room.live(STALE_AFTER_S + 0.1) == []
     assert room.for_pool("default", STALE_AFTER_S + 0.1) == 0
@@ -39,7 +39,7 @@ def test_a_worker_that_stops_pulling_or_is_overloaded_counts_for_nothing() -> No
     assert room.for_pool("default", 0.0) == 0
     assert len(room.live(0.0)) == 2
     room.worker_reported(status("a", busy=4), 1.0)
-    assert room.for_pool("default", 1.0) == AHEAD * 6
+    assert room.for_pool("default", 1.0) == SHARDS_PER_VISIT * 6
 
 
 def test_undelivered_shards_count_against_their_own_pool_only() -> None:
@@ -50,11 +50,11 @@ def test_undelivered_shards_count_against_their_own_pool_only() -> None:
     first = leases.add(lease(1), 0.0)
     others.add(lease(2), 0.0)
     leases.add(lease(3, "eu"), 0.0)
-    assert room.for_pool("default", 0.0) == AHEAD * 3 - 2
+    assert room.for_pool("default", 0.0) == SHARDS_PER_VISIT * 3 - 2
     leases.granted(first, 1, "w", 0.0)
-    assert room.for_pool("default", 0.0) == AHEAD * 3 - 1
+    assert room.for_pool("default", 0.0) == SHARDS_PER_VISIT * 3 - 1
     room.unwatch(others)
-    assert room.for_pool("default", 0.0) == AHEAD * 3
+    assert room.for_pool("default", 0.0) == SHARDS_PER_VISIT * 3
 
 
 @given(st.integers(0, 60), st.data())
@@ -112,12 +112,12 @@ def test_shards_of_leases_are_counted_once_and_only_while_their_owner_lives() ->
     room.watch(leases)
     held = leases.add(lease(2), 0.0)
     room.worker_reported(status("a", visits=3), 0.0)
-    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, AHEAD * 3 - 2)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, SHARDS_PER_VISIT * 3 - 2)
     leases.granted(held, 1, "w", 0.0)
     leases.granted(held, 2, "w", 40.0)
-    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, AHEAD * 3 - 1)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (2, SHARDS_PER_VISIT * 3 - 1)
     leases.update(LeaseId(2), {}, freed=True)
-    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (1, AHEAD * 3 - 1)
+    assert (room.shares.out("default", CrawlId(1)), room.for_pool("default", 0.0)) == (1, SHARDS_PER_VISIT * 3 - 1)
     room.unwatch(leases)
     leases.update(LeaseId(1), {}, freed=True)
-    assert (len(room.shares), room.for_pool("default", 0.0)) == (0, AHEAD * 3)
+    assert (len(room.shares), room.for_pool("default", 0.0)) == (0, SHARDS_PER_VISIT * 3)

@@ -363,7 +363,7 @@ def test_a_failed_visit_hands_its_grant_back_at_once() -> None:
     assert desk.host.rested_from == NOW + 0.8
     assert desk.leases.begin(lease_id(1), 2, "v", NOW + 1) == MayGrant(held, expired=True)
     assert held.grant is not None
-    assert held.grant.counted
+    assert held.grant.end_recorded
     hand_back(desk, NOW + 2)
     assert held.row.expired == 1, "one grant counts once"
 

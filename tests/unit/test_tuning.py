@@ -133,7 +133,7 @@ def test_a_shorter_grant_is_for_new_grants_and_shortens_none_that_was_given() ->
     leases.granted(first, 1, "w", 0.0)
     leases.grant_s = 5.0
     leases.granted(second, 1, "w", 0.0)
-    leases.extended(first, 1.0)
+    leases.extend(first, 1.0)
     assert (first.live(29.9), second.live(5.1)) == (True, False)
     assert leases.begin(LeaseId(1), 2, "v", 10.0) == HeldByAnother(20.0)
 
@@ -161,7 +161,7 @@ def test_dispatch_keeps_allowed_shards_ahead_and_none_at_zero() -> None:
     room.worker_reported(WorkerStatus("w", "default", 10, 0), 0.0)
     assert room.for_pool("default", 0.0) == 20
     for ahead, shards in ((1.5, 15), (0.25, 2), (0.0, 0), (2.0, 20)):
-        room.ahead = ahead
+        room.shards_per_visit = ahead
         assert room.for_pool("default", 0.0) == shards
 
 
