@@ -26,16 +26,17 @@ async def publish_command(
     *,
     actor: Actor,
     now_ms: int,
-    apart: Mapping[Partition, Mapping[str, Any]] | None = None,
+    args_by_partition: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> None:
     """Record the requested command in the catalog, then publish it to `partitions`. On return it is stored durably.
 
     - `command_id`: an owner applies an id once. So after an interruption the call may be repeated with the same id.
     - `args`: the arguments of the command, the same in each partition.
-    - `apart`: the arguments for each partition, if they differ. Then only the partitions in `apart` receive the
+    - `args_by_partition`: the arguments for each partition, if they differ. Then only the partitions in it receive the
       command. `partitions` is ignored, and `args` is only recorded in the catalog.
     """
-    args_by_partition = dict.fromkeys(partitions, args) if apart is None else apart
+    if args_by_partition is None:
+        args_by_partition = dict.fromkeys(partitions, args)
     for each in args_by_partition.values():
         check_command(kind, dict(each))
     recorded_args = msgspec.json.encode(args).decode()

@@ -68,9 +68,9 @@ _ACTIVE_TIME_S: Final = 2.0
 _LONGEST_S: Final = 60.0
 """Maximum seconds that one call of `count_time` adds. More may have passed if the machine slept or SQL was down."""
 _LOOK_BACK_S: Final = 2.0
-EXAMINED: Final = 500
+REOPEN_BATCH: Final = 500
 """Maximum crawls that a call of `_reopen` examines while a new leader goes through all crawls for the first time."""
-_EXAMINED_LATER: Final = 10
+_REOPEN_BATCH_LATER: Final = 10
 """Maximum crawls that one call of `_reopen` examines, after the leader has examined every crawl for the first time."""
 
 
@@ -405,7 +405,7 @@ class CrawlController:
 
     async def _reopen(self) -> None:
         late = set(self._known.late)
-        max_count = _EXAMINED_LATER if self._examined_all else EXAMINED
+        max_count = _REOPEN_BATCH_LATER if self._examined_all else REOPEN_BATCH
         reopened, further = await self._store.reopen(self._examined, max_count, late)
         self._known.late -= late
         self._examined = further or CrawlId(0)

@@ -80,7 +80,7 @@ class ItemWriter:
                     log.error("item_writer.refused", error=str(error))
             await asyncio.sleep(_AGAIN_S)
 
-    async def has(self, crawl_id: CrawlId) -> bool:
+    async def is_complete(self, crawl_id: CrawlId) -> bool:
         """Return True if no item of the crawl is left to write: each was stored in the table or dropped for good.
 
         The first call for a crawl notes the present end of the stream. Items that reach the stream later do not count.

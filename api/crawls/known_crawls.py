@@ -25,7 +25,7 @@ from shared.domain.ids import CrawlId
 COMPARED: Final = 10
 """Number of known crawls that each read of changes compares with SQL, even if they have not changed."""
 
-_SHORT_READS: Final = 2
+_MAX_SHORT_READS: Final = 2
 """How many of the reads that `is_current` counts may be short: a short read compares fewer than `COMPARED` crawls.
 
 The reads go through the list of crawls again and again, 10 crawls (`COMPARED`) at a time. The last read of each round
@@ -98,7 +98,7 @@ class KnownCrawls:
         """
         if data_version is None or data_version != self._data_version:
             return False
-        return (self._same_reads - _SHORT_READS) * COMPARED >= len(self._rows)
+        return (self._same_reads - _MAX_SHORT_READS) * COMPARED >= len(self._rows)
 
     def take(self, changes: CrawlChanges, data_version: int | None = None) -> None:
         """Store the changes that were read from SQL, and mark the crawls that must be examined.

@@ -167,50 +167,50 @@ class PublishedSpecs:
 
 
 def reconcile(
-    rows: Mapping[CrawlId, CrawlRow | None], view: MasterView, now: Mapping[str, int]
+    rows: Mapping[CrawlId, CrawlRow | None], view: MasterView, clocks: Mapping[str, int]
 ) -> Mapping[CrawlId, list[Action]]:
     """Return the actions that each crawl needs now. Crawls that need none are left out.
 
     - `rows`: the crawls to decide on, with None for a deleted crawl.
     - `view`: what this master has done so far.
-    - `now`: the present value of each pool's clock, in ms. A pool's clock runs while its crawls are worked on.
+    - `clocks`: the present value of each pool's clock, in ms. A pool's clock runs while its crawls are worked on.
 
     If this version cannot read the spec of a crawl that has not ended, the crawl gets no action. The actions of a crawl
     do not depend on other crawls.
     """
-    actions = {crawl_id: list(_actions(crawl_id, row, view, now)) for crawl_id, row in rows.items()}
+    actions = {crawl_id: list(_actions(crawl_id, row, view, clocks)) for crawl_id, row in rows.items()}
     return {crawl_id: needed for crawl_id, needed in actions.items() if needed}
 
 
-def time_is_up(row: CrawlRow, max_ms: int | None, now: Mapping[str, int]) -> bool:
+def time_is_up(row: CrawlRow, max_ms: int | None, clocks: Mapping[str, int]) -> bool:
     """Return True if the crawl has been worked on for `max_ms` or longer. Return False if `max_ms` is None.
 
     - `max_ms`: the crawl's `budget.max_seconds` in ms; None if the crawl has no such limit.
-    - `now`: the present value of each pool's clock, in ms. The clock is no time of day: it runs only while crawls of
+    - `clocks`: the present value of each pool's clock, in ms. The clock is no time of day: it runs only while crawls of
       the pool are worked on.
 
     Example: the crawl began when its pool's clock showed 6,000. The clock now shows 9,000. So the crawl has been worked
     on for 3,000 ms. The result is True if `max_ms` is at most 3,000.
     """
-    return max_ms is not None and active_ms(row, now) >= max_ms
+    return max_ms is not None and active_ms(row, clocks) >= max_ms
 
 
-def active_ms(row: CrawlRow, now: Mapping[str, int]) -> int:
+def active_ms(row: CrawlRow, clocks: Mapping[str, int]) -> int:
     """Return for how many ms the crawl has been worked on.
 
     - While the crawl is worked on, its time grows with the clock of its pool (`active_pool`). Return the clock's value
       minus the crawl's offset (`active_zero_ms`). Example: the clock shows 9,000 and the offset is 6,000. Return 3,000.
     - While the crawl's time stands still (`active_pool` is None), for example because the crawl is paused: return the
-      time that is stored in the row. Do the same if `now` lacks the pool's clock.
+      time that is stored in the row. Do the same if `clocks` lacks the pool's clock.
 
-    `now`: the present value of each pool's clock, in ms.
+    `clocks`: the present value of each pool's clock, in ms.
     """
-    if row.active_pool is None or row.active_pool not in now:
+    if row.active_pool is None or row.active_pool not in clocks:
         return row.active_ms
-    return now[row.active_pool] - row.active_zero_ms
+    return clocks[row.active_pool] - row.active_zero_ms
 
 
-def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, now: Mapping[str, int]) -> Iterator[Action]:
+def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, clocks: Mapping[str, int]) -> Iterator[Action]:
     loaded = view.loaded.get(crawl_id)
     if row is None or row.state not in WORKED_ON:
         if loaded is not None:
@@ -222,7 +222,7 @@ def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, now: Map
     elif loaded is None or loaded.revision != row.revision:
         yield LoadCrawl(row)
     else:
-        up = time_is_up(row, loaded.max_ms, now)
+        up = time_is_up(row, loaded.max_ms, clocks)
         dispatching = not (loaded.refused or up or row.state is CrawlState.PAUSED)
         if (loaded.state, loaded.dispatching, loaded.refresh_ms) != (row.state, dispatching, row.refresh_ms):
             yield SetDispatch(crawl_id, row.state, dispatching, row.refresh_ms)

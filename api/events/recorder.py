@@ -315,10 +315,10 @@ class EventRecorder:
         if letters and letters[-1].id > self._letter:
             self._letter = letters[-1].id
             if len(letters) == _LATE + _LETTERS:
-                await self._skip_letters()
+                await self._publish_many_created()
             self._letters = {letter for letter in self._letters if letter > self._letter - _LATE}
 
-    async def _skip_letters(self) -> None:
+    async def _publish_many_created(self) -> None:
         """Publish one event "many_created" that covers all dead letters without an event, instead of one event each.
 
         Then record all these dead letters as published. Call this if there are too many new dead letters for one read.

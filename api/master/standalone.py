@@ -142,7 +142,7 @@ class Standalone:
             running.append(tasks.create_task(self._hear_workers(), name="hear-workers"))
             running.append(tasks.create_task(self._rationing.run(), name="rationing"))
             running.append(tasks.create_task(self._publish_progress(crawl), name="tell-progress"))
-            running.append(tasks.create_task(self._finish(crawl), name="finish"))
+            running.append(tasks.create_task(self._run_crawl(crawl), name="finish"))
             await stop.wait()
             crawl.dispatching = False
             await self._catch_up(crawl.crawl_id, grace_s)
@@ -211,7 +211,7 @@ class Standalone:
                     if owner.ownership is not None:
                         owner.ownership.capacity_changed()
 
-    async def _finish(self, crawl: DispatchCrawl) -> None:
+    async def _run_crawl(self, crawl: DispatchCrawl) -> None:
         """Work on the crawl until it is finished, and then store the state `finished` with the reason.
 
         Begin with the commands and seeds that the crawl needs: publish them to the owners.
@@ -262,7 +262,7 @@ class Standalone:
                 over = await refreshed(self._store, [owner.partition for owner in self._owners], [crawl])
                 at = over.get(crawl.crawl_id)
                 reason = await finished(check, crawl, self._owners, out_of_time=out_of_time, refreshed=at)
-                if reason is not None and not await self._writer.has(crawl.crawl_id):
+                if reason is not None and not await self._writer.is_complete(crawl.crawl_id):
                     reason = None
             except Transient as error:
                 if not isinstance(error, ResourceFull):  # The store's adapter logs that.
@@ -392,7 +392,7 @@ class Standalone:
         try:
             async with asyncio.timeout(grace_s):
                 while True:
-                    if await self._caught_up() and await self._writer.has(crawl_id):
+                    if await self._caught_up() and await self._writer.is_complete(crawl_id):
                         return
                     await asyncio.sleep(0.05)
         except (TimeoutError, Transient) as error:

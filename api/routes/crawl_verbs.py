@@ -119,16 +119,17 @@ async def commanded(
     args: dict[str, object],
     by: Actor,
     partition: Partition | None = None,
-    apart: Mapping[Partition, Mapping[str, Any]] | None = None,
+    args_by_partition: Mapping[Partition, Mapping[str, Any]] | None = None,
 ) -> str:
     """Publish a command to the owners of some or all partitions. Return the command's id.
 
     There are two ways to call this:
 
-    - Without `apart`: send the command with the arguments `args` to `partition`. If `partition` is None, send the
-      command to all partitions.
-    - With `apart`, if the arguments differ between partitions: send the command to each partition in `apart`, with the
-      arguments that `apart` has for the partition. `args` is not sent, but describes the command in the database.
+    - Without `args_by_partition`: send the command with the arguments `args` to `partition`. If `partition` is None,
+      send the command to all partitions.
+    - With `args_by_partition`, if the arguments differ between partitions: send the command to each partition in
+      `args_by_partition`, with the arguments of the partition. `args` is not sent, but describes the command in the
+      database.
 
     The database records the command with `args` and the requester `by`. Raise Transient if the broker did not store the
     command in time.
@@ -146,7 +147,7 @@ async def commanded(
                 partitions,
                 actor=by,
                 now_ms=served.clock.unix_ms(),
-                apart=apart,
+                args_by_partition=args_by_partition,
             )
     except TimeoutError as error:
         raise Transient(f"the broker did not take command {command_id} in time: ask again") from error

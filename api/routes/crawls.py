@@ -258,7 +258,7 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
     )
     status = status_after_new_spec(stored.status) if differences else stored.status
     planned = status_as_desired(declaration.desired, status)
-    run = _run_changes(stored, declaration, mended=planned != status)
+    run = _desired_change(stored, declaration, restores_desired=planned != status)
     recrawl = scope = None
     spec = decode_spec(declaration.spec)
     moved = _scope_differs(stored.spec, spec)
@@ -284,19 +284,20 @@ async def plan_crawl(name: Name, wanted: CrawlReplacement, served: Served) -> Pl
     )
 
 
-def _run_changes(stored: DeclaredCrawl, wanted: Declaration, *, mended: bool) -> list[Change]:
+def _desired_change(stored: DeclaredCrawl, wanted: Declaration, *, restores_desired: bool) -> list[Change]:
     """Return how a PUT of `wanted` would change whether the crawl runs: one change for the plan, or an empty list.
 
-    `mended`: True if the PUT would start, resume or pause the crawl, so that its state agrees with `wanted.desired`.
+    `restores_desired`: True if the PUT would start, resume or pause the crawl, so that its state agrees with
+    `wanted.desired`.
 
     - The PUT changes the field `desired`: return this change. Example: `desired`, from `paused` to `running`.
-    - The PUT keeps `desired`, and `mended` is True: return the change of the crawl's state. Example: `desired` is
-      `running`, but an operator has paused the crawl. The change is `state`, from `paused` to `running`.
-    - The PUT keeps `desired`, and `mended` is False: return an empty list.
+    - The PUT keeps `desired`, and `restores_desired` is True: return the change of the crawl's state. Example:
+      `desired` is `running`, but an operator has paused the crawl. The change is `state`, from `paused` to `running`.
+    - The PUT keeps `desired`, and `restores_desired` is False: return an empty list.
     """
     if stored.desired != wanted.desired:
         return [Change(path="desired", before=stored.desired, after=wanted.desired)]
-    return [Change(path="state", before=stored.state, after=wanted.desired)] if mended else []
+    return [Change(path="state", before=stored.state, after=wanted.desired)] if restores_desired else []
 
 
 async def _check_archive(served: Services, declaration: Declaration) -> None:

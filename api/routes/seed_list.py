@@ -99,9 +99,9 @@ async def delete_seeds(
         parts = {p: [{"all": wanted.all, "places": piece} for piece in pieces(here)] for p, here in places.items()}
     # Published in order: an owner that has applied the last one has applied all.
     for left in range(max(map(len, parts.values()), default=1), 0, -1):
-        apart = {partition: args[-left] for partition, args in parts.items() if len(args) >= left}
+        args_by_partition = {partition: args[-left] for partition, args in parts.items() if len(args) >= left}
         name = command if left == 1 else f"{command}-{left}"
-        await commanded(served, name, crawl.crawl_id, kind, recorded, by, apart=apart)
+        await commanded(served, name, crawl.crawl_id, kind, recorded, by, args_by_partition=args_by_partition)
     return SeedDeletionAccepted(command=command, revision=crawl.revision)
 
 

@@ -143,7 +143,7 @@ def test_every_item_is_stored_once_whichever_owner_writes(tmp_path: Path, server
                     await s.send(page(100 * term + n, "a", "b"))
                 async with s.writing(term) as writer:
                     await s.until(lambda wanted=30 * term - 15: s.sequence() >= wanted)  # type: ignore[misc]
-                    assert not await writer.has(CrawlId(1)) or s.sequence() == s.sent
+                    assert not await writer.is_complete(CrawlId(1)) or s.sequence() == s.sent
             await s.send(page(999, "a", "b"))
             async with s.writing(9), s.writing(3):  # of two that believe to lead, the later term's writes
                 await s.until(lambda: s.sequence() == s.sent)
@@ -162,7 +162,7 @@ def test_two_who_ask_at_once_whether_all_is_there_are_both_told(tmp_path: Path, 
             await s.send(page(1, "a"))
             async with s.writing(1) as writer:
                 await s.until(lambda: s.sequence() == 1)
-                assert all(await asyncio.gather(writer.has(CrawlId(1)), writer.has(CrawlId(1))))
+                assert all(await asyncio.gather(writer.is_complete(CrawlId(1)), writer.is_complete(CrawlId(1))))
 
     asyncio.run(story())
 
@@ -217,7 +217,7 @@ def test_a_stream_that_is_another_than_before_is_read_from_its_start(tmp_path: P
                 for n in range(2, 5):
                     await s.send(page(n, "a"))
                 await s.until(lambda: s.items() == 4)
-                assert await writer.has(CrawlId(1))
+                assert await writer.is_complete(CrawlId(1))
             assert s.alarms == ["the stream of items is another one than before; reading it from its start"]
 
     asyncio.run(story())
@@ -236,10 +236,10 @@ def test_items_dropped_from_stream_are_reported_and_block_nothing(
                 await s.send(page(n, "a"))
             await demand(s.broker._connection, f"STREAM.PURGE.{ITEMS}", {"keep": left}, 10.0)
             asking = s.writer()
-            assert not await asking.has(CrawlId(1))
+            assert not await asking.is_complete(CrawlId(1))
             async with s.writing(2):
                 await s.until(lambda: s.sequence() == 9)
-                assert await asking.has(CrawlId(1))
+                assert await asking.is_complete(CrawlId(1))
             assert (s.items(), s.tally.items_missed) == (1 + left, 8 - left)
             assert s.alarms[0].startswith(f"{8 - left} messages of items left their stream")
 
@@ -298,7 +298,7 @@ def test_a_broker_and_writer_that_die_lose_nothing(tmp_path: Path, server: Broke
                         await asyncio.sleep(0.05)
             await s.until(lambda: s.items() == 6)
             async with asyncio.timeout(30):
-                while not await writer.has(CrawlId(1)):  # noqa: ASYNC110
+                while not await writer.is_complete(CrawlId(1)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
     asyncio.run(story())
@@ -313,12 +313,12 @@ def test_items_whose_outcome_comes_late_are_in_the_table_before_the_end(tmp_path
             await s.send(*pages, accepted=False)
             async with s.writing(1) as writer:
                 await s.until(lambda: s.tables.value("SELECT count(*) FROM item_drafts") == 3)
-                assert not await writer.has(s.tables.crawl_id)
+                assert not await writer.is_complete(s.tables.crawl_id)
                 assert s.items() == 0
                 await fetched(s.run, s.tables.crawl_id, page(1, lease=5))
                 await fetched(s.run, s.tables.crawl_id, page(14, lease=5))
                 await ended(s.run, 5)
-                while not await writer.has(s.tables.crawl_id):  # noqa: ASYNC110  the database has no event for it
+                while not await writer.is_complete(s.tables.crawl_id):  # noqa: ASYNC110  the database has no event for it
                     await asyncio.sleep(0.02)
                 await s.until(lambda: s.tally.items_stored == 1)
                 assert s.tally.items_dropped == {"unaccepted": 1}, "the outcome of /2 never came"
