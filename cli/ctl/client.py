@@ -281,13 +281,15 @@ class Client:
             if response.status_code < 400:
                 break
             problem = problem_of(response.status_code, response.headers, response.content, time.time())
-            unsure = self._after(problem, request, attempt, until, unsure)
+            unsure = self._wait_or_refuse(problem, request, attempt, until, unsure)
         try:
             yield response, unsure
         finally:
             response.close()
 
-    def _after(self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool) -> bool:
+    def _wait_or_refuse(
+        self, problem: ProblemAnswer, request: "_Request", attempt: int, until: float, unsure: bool
+    ) -> bool:
         """Handle the answer `problem` to a request: wait until the caller may retry, or raise Refusal.
 
         A master that answers 502, 503 or 504 may have applied the request. The retry then goes to the next master.

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cli.local.folder_lock import ROOM_BYTES, absent, check_disk, held, made, unmake
+from cli.local.folder_lock import ROOM_BYTES, absent, check_disk, held, made, remove_created
 from cli.terminal.exits import Environment, Usage
 from shared.settings import is_postgresql
 
@@ -33,15 +33,15 @@ AGAIN_BYTES: Final = (64 << 20) + 2 * ROOM_BYTES
 
 etcd takes 64 MB of these bytes for the file. The rest remains free as a reserve."""
 
-_NEXT_LOG: Final = "0.tmp"
+_SPARE_LOG: Final = "0.tmp"
 """The name of the unused file that etcd will use when the present file of its write-ahead log is full.
 
 etcd creates the file in advance and at full size, in its data folder. When the present file is full, etcd renames this
 file and writes to it.
 """
 
-_NEXT_LOG_BYTES: Final = 64_000_000
-"""If the file _NEXT_LOG takes at least this many bytes of the disk, etcd has allocated the file completely.
+_SPARE_LOG_BYTES: Final = 64_000_000
+"""If the file _SPARE_LOG takes at least this many bytes of the disk, etcd has allocated the file completely.
 
 If the file is smaller or missing, etcd must still allocate the file. The disk then needs free space for the file.
 """
@@ -122,7 +122,7 @@ class ClusterFolder:
         try:
             check_disk(self.path, self.free_bytes(), _FLAG, needed_bytes=self._needed_bytes())
         except Environment:
-            unmake(self._made)
+            remove_created(self._made)
             raise
 
     def _needed_bytes(self) -> int:
@@ -136,7 +136,7 @@ class ClusterFolder:
         if not log.is_dir():  # etcd renames it to this name after its first file is allocated
             return FIRST_BYTES
         with contextlib.suppress(OSError):  # a running etcd may have renamed the file just now
-            if (log / _NEXT_LOG).stat().st_blocks * 512 >= _NEXT_LOG_BYTES:
+            if (log / _SPARE_LOG).stat().st_blocks * 512 >= _SPARE_LOG_BYTES:
                 return ROOM_BYTES
         return AGAIN_BYTES
 
@@ -180,7 +180,7 @@ class ClusterFolder:
             self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
         for file in (self.mark.with_suffix(".json.new"), self.mark, self.lock_file):
             file.unlink(missing_ok=True)
-        unmake(self._made)
+        remove_created(self._made)
 
 
 def database_of(folder: ClusterFolder, given: str | None) -> str:

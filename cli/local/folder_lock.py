@@ -58,7 +58,7 @@ def absent(path: Path) -> list[Path]:
     return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
-def unmake(folders: list[Path]) -> None:
+def remove_created(folders: list[Path]) -> None:
     """Remove the folders that a failed command has created.
 
     `folders`: these folders, the deepest first, such as `a/b/c` and then `a/b`. Stop at the first folder that cannot be

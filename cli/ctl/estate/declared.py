@@ -138,7 +138,7 @@ def _resource(data: dict[str, Any], source: str) -> Declared:
     if kind is CRAWL:
         rest = _crawl(rest, source, explicit=explicit)
     if kind is API_KEY:
-        rest = _key(rest)
+        rest = _api_key_body(rest)
     body = kind.declared(rest)
     if kind is CONFIG:
         body = _config(body, source)
@@ -184,7 +184,7 @@ def _crawl(rest: dict[str, Any], source: str, *, explicit: bool) -> dict[str, An
     raise Usage(f"{source} is not a crawl: it has no `spec:` (or `seeds:`){more}.")
 
 
-def _key(rest: dict[str, Any]) -> dict[str, Any]:
+def _api_key_body(rest: dict[str, Any]) -> dict[str, Any]:
     """Return the body of the PUT request for an API key that a document declares.
 
     `rest`: the fields of the document without `kind: api-key` and without the name.

@@ -224,17 +224,17 @@ def show_changes(output: CtlOutput, changes: Iterable[Mapping[str, Any]]) -> Non
     """Print each changed field with its old and new value. For a list, print only the removed and added entries."""
     for change in changes:
         before, after = change.get("before"), change.get("after")
-        if isinstance(before, list) and isinstance(after, list) and any(moved := _moved(before, after)):
+        if isinstance(before, list) and isinstance(after, list) and any(moved := _removed_and_added(before, after)):
             before, after = (entries or None for entries in moved)
         for sign, value, style in (("-", before, "red"), ("+", after, "green")):
             if value is not None:
                 output.say(f"  {sign} {shown(change['path'])}: {_brief(value, before, after)}", style)
 
 
-def _moved(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
+def _removed_and_added(before: list[Any], after: list[Any]) -> tuple[list[Any], list[Any]]:
     """Compare two lists. Return the removed entries and the added entries.
 
-    The order of the entries does not matter. For example, `_moved([1, 2], [3, 2])` returns `([1], [3])`.
+    The order of the entries does not matter. For example, `_removed_and_added([1, 2], [3, 2])` returns `([1], [3])`.
     """
     old, new = (Counter(map(json.dumps, entries)) for entries in (before, after))
     return [json.loads(each) for each in (old - new).elements()], [json.loads(each) for each in (new - old).elements()]
