@@ -82,7 +82,7 @@ class Sweep:
             async with self._writer.writing():
                 max_count = own.settings.max_hosts
                 soon_ms = self._clock.unix_ms() + int(_SOON_S * 1000)
-                rows = await self._store.ready_queues(own.partition, crawl_id, max_count, soon_ms=soon_ms)
+                rows = await self._store.queues_by_readiness(own.partition, crawl_id, max_count, soon_ms=soon_ms)
                 self._hosts.mark_complete(crawl_id)
                 self._writer.offer(rows)
                 if len(rows) == max_count:

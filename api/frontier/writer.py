@@ -229,7 +229,7 @@ class PartitionWriter:
         Crawls that use no page counts are skipped, as are crawls whose page counts in memory are still valid.
         """
         for crawl in self.own.needing_page_counts(crawl_ids):
-            counts = await self.store.page_rates(crawl.crawl_id, self.own.partition)
+            counts = await self.store.page_counts(crawl.crawl_id, self.own.partition)
             self.own.set_page_counts(crawl, counts, self.clock.unix_ms())
 
     async def read_contexts(self, rows: Sequence[LeaseRow]) -> None:

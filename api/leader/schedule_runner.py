@@ -17,7 +17,7 @@ import structlog
 from shared.domain.errors import OwnershipLost, Permanent, ResourceFull, Transient
 from shared.domain.ids import Term
 from shared.domain.schedules.firing import Step, step_of
-from shared.domain.schedules.history import Fired, Firing, FiringOutcome
+from shared.domain.schedules.history import Firing, FiringOutcome, HistoryChange
 from shared.domain.schedules.stored import StoredSchedule, UnreadableSchedule
 from shared.ports.clock import Clock
 from shared.ports.schedules import Schedules
@@ -185,15 +185,15 @@ class ScheduleRunner:
             self._refused.add((schedule, str(error)))
             log.error("schedule.refused", schedule=schedule, error=str(error))
 
-    def _note(self, fired: Fired | None) -> None:
+    def _note(self, change: HistoryChange | None) -> None:
         """Log and report what a transaction fired. Do nothing for None: the transaction fired nothing."""
-        if fired is None:
+        if change is None:
             return
-        for firing in fired.firings:
-            self._noted(fired.schedule, firing, fired.waited)
+        for firing in change.firings:
+            self._noted(change.schedule, firing, change.waited)
             log.info(
                 "schedule.fired",
-                schedule=fired.schedule,
+                schedule=change.schedule,
                 due_ms=firing.due_ms,
                 outcome=firing.outcome,
                 verb=firing.verb,
@@ -201,7 +201,7 @@ class ScheduleRunner:
                 crawls=len(firing.effects),
                 detail=firing.detail,
             )
-        if any(each.outcome is FiringOutcome.FIRED for firing in fired.firings for each in firing.effects):
+        if any(each.outcome is FiringOutcome.FIRED for firing in change.firings for each in firing.effects):
             self._changed()
 
 

@@ -81,7 +81,7 @@ async def get_progress(name: Annotated[str, Path(pattern=NAME)], served: Served)
     now_ms, running = served.clock.unix_ms(), crawl.state in (CrawlState.SEEDING, CrawlState.RUNNING)
     counted, commands, states, rates = await asyncio.gather(
         served.overview.counters([crawl.crawl_id]),
-        served.catalog.commands_in_progress(crawl.crawl_id),
+        served.catalog.partitions_with_commands(crawl.crawl_id),
         served.overview.host_states(crawl.crawl_id, now_ms, MAX_HOSTS + 1) if running else _none(),
         _rates(served, crawl.crawl_id),
     )

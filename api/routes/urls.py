@@ -167,7 +167,7 @@ async def _around(
     queues = [] if host is None else await served.catalog.host_queues(host.host_id, _OTHERS)
     visits, busy = served.roster.visits(spec.pool, served.clock.elapsed())
     pressure = served.roster.pressure(spec.pool, served.clock.elapsed())
-    commands = await served.catalog.commands_in_progress(crawl.crawl_id)
+    commands = await served.catalog.partitions_with_commands(crawl.crawl_id)
     return ExplainContext(
         rediscovering=commands.get(CommandKind.REDISCOVER, 0),
         standing=CrawlStatus(crawl.state, crawl.resumes_as, crawl.finished_reason),

@@ -191,7 +191,7 @@ class Catalog(Protocol):
         The counts map a kind and a key to a number, such as "status" -> "200" -> 17.
         """
 
-    async def commands_in_progress(self, crawl_id: CrawlId) -> Mapping[str, int]:
+    async def partitions_with_commands(self, crawl_id: CrawlId) -> Mapping[str, int]:
         """Return in how many partitions a command of the crawl is in progress, for each kind of command.
 
         Example: `{"rescope": 3}`. In 3 partitions the owner has accepted a `rescope` and not finished it. No command of

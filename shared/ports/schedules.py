@@ -14,7 +14,7 @@ from shared.domain.errors import Permanent
 from shared.domain.ids import Term
 from shared.domain.reads.declared import Actor, Repeatable
 from shared.domain.schedules.firing import Step
-from shared.domain.schedules.history import Fired, Firing
+from shared.domain.schedules.history import Firing, HistoryChange
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, UnreadableSchedule, WaitingCommand
 
@@ -118,7 +118,9 @@ class Schedules(Protocol):
     async def next_fires_ms(self) -> int | None:
         """Return the time (Unix ms) at which the next schedule fires, or None if none will fire."""
 
-    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+    async def fire(
+        self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int
+    ) -> HistoryChange | None:
         """Carry out `step`, the decision on a schedule's next due times. Return the lines added to its history.
 
         - If a due time fires (`step.fires`), apply the schedule's verb to its crawls.
@@ -133,7 +135,7 @@ class Schedules(Protocol):
 
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
-    ) -> Sequence[Fired | None]:
+    ) -> Sequence[HistoryChange | None]:
         """Do what `fire` does for several schedules, in one transaction. Pass at most one step for a schedule.
 
         Return the result of `fire` for each step, in order. Raise Permanent, and write nothing, if the database will
@@ -147,7 +149,7 @@ class Schedules(Protocol):
         run ends.
         """
 
-    async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
+    async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> HistoryChange | None:
         """Apply to one crawl a verb that had to wait until the crawl's run ended. The run has now ended.
 
         `queued`: a result of the method `queued`. It names the schedule, the due time and the crawl.
@@ -155,8 +157,8 @@ class Schedules(Protocol):
         The schedule's history has one line for each due time. If the schedule has several crawls, they share this line.
         This call may change the outcome of the line. The result says so:
 
-        - If the outcome has changed: `Fired.firings` has the line.
-        - Otherwise: `Fired.firings` is empty.
+        - If the outcome has changed: `HistoryChange.firings` has the line.
+        - Otherwise: `HistoryChange.firings` is empty.
 
         Example: a schedule had to wait for two crawls, so the outcome of the line is QUEUED. The call for the first
         crawl changes the outcome to FIRED. The call for the second crawl also applies the verb, but the outcome stays

@@ -145,7 +145,7 @@ class Store(Protocol):
     async def tallies(self, crawl_id: CrawlId) -> dict[str, dict[str, int]]:
         """Return a crawl's counts by kind and key, such as "status" -> "200" -> 17, summed over partitions."""
 
-    async def page_rates(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
+    async def page_counts(self, crawl_id: CrawlId, partition: Partition) -> PageCounts:
         """Return the numbers of the crawl's pages and sitemaps in the partition, grouped by their rates.
 
         A page has a rate of change, a sitemap has a rate of fetching. A bucket is a range of rates, such as 4 to 5 a
@@ -395,7 +395,7 @@ class Store(Protocol):
     async def dispatch(
         self,
         fence: Fence,
-        next_lease: int,
+        next_free_lease: int,
         requests: Sequence[LeaseRequest],
         now_ms: int,
         budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
@@ -404,7 +404,7 @@ class Store(Protocol):
 
         A request gets no lease if its queue is empty or the budget of its crawl is spent.
 
-        - `next_lease`: the lowest lease number that is free after this call. Example: the requests use 7 and 8
+        - `next_free_lease`: the lowest lease number that is free after this call. Example: the requests use 7 and 8
           (`LeaseRequest.lease_id`), so pass 9. The call stores 9, and a later owner begins with it.
         - `budgets`: the budget of each crawl that has one. Only so many URLs are leased that the crawl cannot store
           more than `max_pages` pages. Nothing is leased once `max_bytes` is reached.
@@ -425,7 +425,7 @@ class Store(Protocol):
     async def still_owner(self, fence: Fence) -> bool:
         """Return True if the partition is still claimed under the fence's term at the moment of the call."""
 
-    async def ready_queues(
+    async def queues_by_readiness(
         self, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
     ) -> Sequence[QueueRow]:
         """Return up to `max_count` host queues of a crawl in a partition that have queued or waiting URLs.

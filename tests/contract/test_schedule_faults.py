@@ -20,7 +20,7 @@ from shared.adapters.sql.engine.access_schema import schedule_effects, schedule_
 from shared.adapters.sql.engine.executor import Executor
 from shared.domain.ids import Term
 from shared.domain.schedules.firing import Step, outcome_of
-from shared.domain.schedules.history import Fired, FiringOutcome
+from shared.domain.schedules.history import FiringOutcome, HistoryChange
 from shared.domain.schedules.stored import StoredSchedule
 from tests.support.database.statement_log import executor_of
 from tests.support.database.store_tables import Tables
@@ -68,14 +68,16 @@ class OneByOne(SqlSchedules):
 
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
-    ) -> Sequence[Fired | None]:
+    ) -> Sequence[HistoryChange | None]:
         return [await self.fire(term, due, step, now_ms, partitions) for due, step in steps]
 
 
 class EffectFirst(OneByOne):
     """A build that applies the verb in a transaction of its own, before the one that moves the due time on."""
 
-    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+    async def fire(
+        self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int
+    ) -> HistoryChange | None:
         outcome = await self._run.write(lambda c: effect(c, due, step, now_ms, partitions))
 
         def move(connection: Connection) -> None:
@@ -89,7 +91,9 @@ class EffectFirst(OneByOne):
 class MoveFirst(OneByOne):
     """A build that moves the due time on, and applies the verb in a second transaction."""
 
-    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+    async def fire(
+        self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int
+    ) -> HistoryChange | None:
         def move(connection: Connection) -> bool:
             lines(connection, due, step, now_ms, FiringOutcome.FIRED)
             return moved(connection, term, due, step)
@@ -102,7 +106,9 @@ class MoveFirst(OneByOne):
 class Unfenced(OneByOne):
     """A build that fires in one transaction, whatever the term and the stored due time are by then."""
 
-    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+    async def fire(
+        self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int
+    ) -> HistoryChange | None:
         def whole(connection: Connection) -> None:
             outcome = effect(connection, due, step, now_ms, partitions)
             values = {"due_ms": step.next_ms, "fires_ms": step.next_fires_ms}

@@ -13,7 +13,7 @@ from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Term
-from shared.domain.schedules.history import Fired, FiringOutcome
+from shared.domain.schedules.history import FiringOutcome, HistoryChange
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
 from shared.domain.schedules.stored import HISTORY, MAX_SELECTED
 from shared.ports.catalog import Full, Missing, Stale
@@ -83,7 +83,7 @@ def test_two_leaders_that_race_fire_a_due_time_once(on_schedules: Callable[[Stor
         reset = ScheduleSpec(Verb.RESET, crawl="news", every_s=60)
         stored = await stage.declared(reset)
 
-        async def lead(term: Term) -> Fired | None:
+        async def lead(term: Term) -> HistoryChange | None:
             try:
                 await stage.schedules.claim(term)
                 return await stage.fire(stored, NOW + MINUTE, term)

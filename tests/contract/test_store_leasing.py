@@ -145,9 +145,9 @@ def test_queues_are_listed_least_recently_served_first(on_store: OnStore) -> Non
             await t.found(*links(host, range(2)), now_ms=NOW_MS + i)
         await t.lease("h0.example.com", 1, now_ms=NOW_MS + 90)
         await t.lease("h3.example.com", 5, now_ms=NOW_MS + 50)
-        rows = await t.store.ready_queues(PARTITION, t.crawl_id, 10, soon_ms=NOW_MS)
+        rows = await t.store.queues_by_readiness(PARTITION, t.crawl_id, 10, soon_ms=NOW_MS)
         assert [row.host for row in rows] == [hosts[i] for i in (1, 2, 4, 0)]
-        rows = await t.store.ready_queues(PARTITION, t.crawl_id, 2, soon_ms=NOW_MS)
+        rows = await t.store.queues_by_readiness(PARTITION, t.crawl_id, 2, soon_ms=NOW_MS)
         assert [row.host for row in rows] == [hosts[1], hosts[2]]
         missing = await t.store.queue_rows([(t.crawl_id, HostId(99)), (t.crawl_id, t.host_id(hosts[3]))])
         assert [(row.host, row.queued, row.leased) for row in missing] == [(hosts[3], 0, 2)]
@@ -168,7 +168,7 @@ def test_queues_due_soon_are_listed_before_blocked_and_waiting_ones(on_store: On
         await t.settle(await _leased(t, 1, "waits.example.com"), UrlState.WAITING, due_ms=NOW_MS + 5000)
 
         async def listed(soon_ms: int) -> list[str]:
-            rows = await t.store.ready_queues(PARTITION, t.crawl_id, 9, soon_ms=soon_ms)
+            rows = await t.store.queues_by_readiness(PARTITION, t.crawl_id, 9, soon_ms=soon_ms)
             return [row.host.split(".")[0] for row in rows]
 
         assert await listed(NOW_MS) == ["free", "blocked", "waits"]

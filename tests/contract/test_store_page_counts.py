@@ -57,7 +57,7 @@ async def rated(t: Tables) -> None:
 
 async def totals(t: Tables) -> dict[str, int]:
     """The sum of each kind of count, which must be what the stored histories say."""
-    stored = await t.store.page_rates(t.crawl_id, t.fence.partition)
+    stored = await t.store.page_counts(t.crawl_id, t.fence.partition)
     told: dict[str, Counter[int]] = {kind: Counter() for kind in stored}
     query = (
         "SELECT u.flags, f.recrawl, f.at_ms FROM fetches f JOIN urls u ON u.crawl_id = f.crawl_id"

@@ -46,7 +46,7 @@ def test_trusted_sign_brings_one_page_forward_and_its_queue(on_store: OnStore) -
         assert (row.next_due_ms, row.found_ms) == (due, READ_MS)
         assert signals_of(row.signals) == RIGHT
         assert found.due == {(t.crawl_id, t.host_id(HOST)): due}
-        counts = await t.store.page_rates(t.crawl_id, t.fence.partition)
+        counts = await t.store.page_counts(t.crawl_id, t.fence.partition)
         assert (sum(counts[RATES].values()), sum(counts[SIGN_SHARE_SUM].values()) > 0) == (1, True)
         assert counts[PAGES_WITH_SIGNS] == dict.fromkeys(counts[SIGN_SHARE_SUM], 1)
         assert {(kind, bucket): n for (_, kind, bucket), n in found.counts.items()} == {

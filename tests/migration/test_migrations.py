@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from cli.terminal.exits import Exit
 from shared.adapters.sql.engine.access_schema import metadata
-from shared.adapters.sql.engine.migrate import HEAD, TABLES, upgrade, upgrade_sqlite
+from shared.adapters.sql.engine.migrate import HEAD, TABLES_FILE, upgrade, upgrade_sqlite
 from shared.adapters.sql.engine.sqlite import sqlite_engine
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.errors import Unusable
@@ -91,7 +91,7 @@ def test_what_a_comparison_of_metadata_does_not_see_is_the_same_too(tmp_path: Pa
 
 
 def test_script_for_an_empty_file_is_that_of_the_metadata() -> None:
-    assert TABLES.read_text("utf-8") == script(), "write it anew: python -m tests.support.database.sqlite_tables"
+    assert TABLES_FILE.read_text("utf-8") == script(), "write it anew: python -m tests.support.database.sqlite_tables"
 
 
 @pytest.mark.parametrize("made", [migrated, made_in_one_go])

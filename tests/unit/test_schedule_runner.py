@@ -14,7 +14,7 @@ from shared.domain.crawl.state import Verb
 from shared.domain.errors import OwnershipLost, Permanent, Refused
 from shared.domain.ids import CrawlId, Term
 from shared.domain.schedules.firing import Step
-from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
+from shared.domain.schedules.history import CrawlEffect, Firing, FiringOutcome, HistoryChange
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import QueuedEffect, StoredSchedule, UnreadableSchedule, WaitingCommand
 from shared.ports.broker import Broker
@@ -57,7 +57,9 @@ class OneTable:
     async def next_fires_ms(self) -> int | None:
         return min(self.rows.values(), default=None)
 
-    async def fire(self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int) -> Fired | None:
+    async def fire(
+        self, term: Term, due: StoredSchedule, step: Step, now_ms: int, partitions: int
+    ) -> HistoryChange | None:
         if due.name == self.refused:
             raise Permanent("a row is refused")
         if self.rows[due.schedule_id] != due.due_ms:
@@ -71,11 +73,11 @@ class OneTable:
         line = Firing(
             due.schedule_id, step.fires, now_ms, Verb.RETRY_FAILED, FiringOutcome.FIRED, "", 0, step.fires, [effect]
         )
-        return Fired(due.name, [line])
+        return HistoryChange(due.name, [line])
 
     async def fire_all(
         self, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
-    ) -> Sequence[Fired | None]:
+    ) -> Sequence[HistoryChange | None]:
         self.batches.append(len(steps))
         if any(stored.name == self.refused for stored, _ in steps):
             raise Permanent("a row is refused")
@@ -84,12 +86,12 @@ class OneTable:
     async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
         return self.queue
 
-    async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> Fired | None:
+    async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> HistoryChange | None:
         """Return a line for the first crawl of a firing: it changes the outcome."""
         self.queue = [each for each in self.queue if each != queued]
         verb, outcome = Verb.START, FiringOutcome.FIRED
         line = Firing(queued.schedule_id, queued.due_ms, now_ms, verb, outcome, "", 0, queued.due_ms)
-        return Fired(f"s{queued.schedule_id}", [line] if queued.crawl == "a" else [], waited=True)
+        return HistoryChange(f"s{queued.schedule_id}", [line] if queued.crawl == "a" else [], waited=True)
 
     async def commands(self, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
         left = sorted(self.waiting, key=lambda each: each.place)

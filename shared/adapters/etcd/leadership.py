@@ -111,7 +111,7 @@ class EtcdLeadership:
         )
         if answer.succeeded:
             return int(answer.header.revision)
-        holder, *entries = requests.entries_read(answer)
+        holder, *entries = requests.otherwise_entries(answer)
         self._check(holder)
         moved = [key for key, entry in zip(expected, entries, strict=True) if _revision(entry) != expected[key]]
         raise Conflict(moved)

@@ -81,7 +81,7 @@ def txn(compare: Sequence[Any], then: Sequence[Any], otherwise_read: Iterable[st
     return rpc.TxnRequest(compare=compare, success=then, failure=reads)
 
 
-def entries_read(answer: Any) -> list[Entry | None]:
+def otherwise_entries(answer: Any) -> list[Entry | None]:
     """Return the entries of the keys that a transaction has read because one of its conditions was false.
 
     `answer` is etcd's answer to a transaction built by `txn`. For example, `txn` was called with `otherwise_read`

@@ -159,7 +159,7 @@ class EtcdSession:
                 if answer.succeeded:
                     self._registered[key] = answer.header.revision
                     return
-                (entry,) = requests.entries_read(answer)
+                (entry,) = requests.otherwise_entries(answer)
                 self._registered[key] = 0 if entry is None else entry.revision
                 if entry is not None and entry.lease == self.id and entry.value == value:
                     return
@@ -204,7 +204,7 @@ class EtcdSession:
             answer = await self._connection.call("KV.Txn", request, repeat=True)
             if answer.succeeded:
                 return int(answer.header.revision)
-            (entry,) = requests.entries_read(answer)
+            (entry,) = requests.otherwise_entries(answer)
             if entry is None or entry.lease != self.id:
                 return None
             if entry.created not in self._won:

@@ -103,12 +103,12 @@ class _Member(Struct):
     """The result of reading one gzip member of a WARC file.
 
     - `end`: the position after the member. `whole`: it is exactly one WARC record. `warcinfo`: it is a warcinfo record.
-    - `torn`: the data ended before the member did.
+    - `unfinished`: the data ended before the member did.
     """
 
     end: int = 0
     whole: bool = False
-    torn: bool = False
+    unfinished: bool = False
     warcinfo: bool = False
 
 
@@ -124,7 +124,7 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
         while position < len(view):
             member = _read_member(view, position)
             if not member.whole:
-                whole = _next_whole(data, view, position, torn=member.torn)
+                whole = _next_whole(data, view, position, unfinished=member.unfinished)
                 if whole is None:
                     break
                 damaged.append((position, whole))
@@ -135,10 +135,10 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     return SegmentScan(end, pages, tuple(damaged))
 
 
-def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn: bool) -> int | None:
+def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, unfinished: bool) -> int | None:
     """Find the first whole record after the broken gzip member at `start`. Return its position, None if there is none.
 
-    `torn` says how the member is broken:
+    `unfinished` says how the member is broken:
 
     - False: the member has invalid data, or its content is not one WARC record. Any whole record after `start` counts.
     - True: the member has no invalid data, but its end was not found up to the end of the file. Two causes are
@@ -146,11 +146,10 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
       after `start` counts, unless it is part of the member's content. For example, the content is a page that is a WARC
       file itself.
     """
-    # With `torn`, records count if the member only looks unfinished. For example, a damaged flag in its header can
-    # declare all bytes that follow as an extra field, which has no content.
-    # An archived page may be a WARC file itself. Gzip can store content unchanged. Then the records of the archived
-    # page also occur in the bytes of `data`.
-    content = _Content(view, start) if torn else None
+    # With `unfinished`, records count if the member only looks unfinished. For example, a damaged flag in its header
+    # can declare all bytes that follow as an extra field, which has no content. An archived page may be a WARC file
+    # itself. Gzip can store content unchanged. Then the records of the archived page also occur in the bytes of `data`.
+    content = _UnfinishedMember(view, start) if unfinished else None
     position = data.find(_MAGIC, start + 1)
     while position >= 0:
         if (content is None or not content.has_magic(position)) and _read_member(view, position).whole:
@@ -159,7 +158,7 @@ def _next_whole(data: "mmap.mmap | bytes", view: memoryview, start: int, *, torn
     return None
 
 
-class _Content:
+class _UnfinishedMember:
     """The content of a gzip member whose end is missing. It tells if bytes in the member are content, or a new record.
 
     Each record of a WARC file is a gzip member and begins with the magic number of gzip. The repair searches for this
@@ -200,7 +199,7 @@ def _read_member(view: memoryview, start: int) -> _Member:
     while not decompressor.eof:
         piece = view[position : position + _PIECE]
         if not piece:
-            return _Member(torn=True)
+            return _Member(unfinished=True)
         try:
             out = decompressor.decompress(piece)
         except _DAMAGE:

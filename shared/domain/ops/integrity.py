@@ -78,7 +78,7 @@ class Findings:
         if self.counts[damage] <= SHOWN:
             self.shown.append(Finding(damage, where, text))
 
-    def same(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
+    def add_differences(self, damage: Damage, where: str, counted: dict[str, int], kept: dict[str, int]) -> None:
         """Add a finding for each counter whose stored value is wrong, of the kind `damage` at the place `where`.
 
         The keys of both mappings are names of counters, such as `queued`.

@@ -60,7 +60,7 @@ class Firing:
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class HistoryChange:
     """The lines that one transaction of the leader added to a schedule's history, or changed there.
 
     - `schedule`: the name of the schedule.

@@ -13,7 +13,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Term
 from shared.domain.reads.declared import Actor, Declaration
 from shared.domain.schedules.firing import Step, step_of
-from shared.domain.schedules.history import Fired
+from shared.domain.schedules.history import HistoryChange
 from shared.domain.schedules.spec import ScheduleSpec
 from shared.domain.schedules.stored import StoredSchedule
 
@@ -39,7 +39,7 @@ class ScheduleStage:
     async def declared(self, spec: ScheduleSpec = EVERY, name: str = "nightly") -> StoredSchedule:
         return await self.schedules.create(name, spec, paused=False, actor=OPERATOR, now_ms=NOW)
 
-    async def fire(self, stored: StoredSchedule, now_ms: int, term: Term = TERM) -> Fired | None:
+    async def fire(self, stored: StoredSchedule, now_ms: int, term: Term = TERM) -> HistoryChange | None:
         return await self.schedules.fire(term, stored, step(stored, now_ms), now_ms, PARTITIONS)
 
     async def state(self, name: str = "news") -> CrawlState:

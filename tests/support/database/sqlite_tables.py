@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import create_mock_engine
 
 from shared.adapters.sql.engine.access_schema import metadata
-from shared.adapters.sql.engine.migrate import END, TABLES
+from shared.adapters.sql.engine.migrate import END, TABLES_FILE
 
 
 def script() -> str:
@@ -29,4 +29,4 @@ def script() -> str:
 
 
 if __name__ == "__main__":
-    TABLES.write_text(script(), "utf-8")
+    TABLES_FILE.write_text(script(), "utf-8")

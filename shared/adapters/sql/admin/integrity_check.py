@@ -158,7 +158,7 @@ def _host_urls(row: Row[Any], found: Findings) -> None:
     else:
         names = ("queued", "waiting", "leased", "pages")
         kept = {name: row._mapping[f"q_{name}"] for name in names}
-        found.same(Damage.QUEUE, where, {name: row._mapping[name] for name in names}, kept)
+        found.add_differences(Damage.QUEUE, where, {name: row._mapping[name] for name in names}, kept)
         if row.waiting and not 0 < row.next_due_ms <= row.first_due:
             text = f"the queue is due at {row.next_due_ms}, and its first URL is due at {row.first_due}"
             found.add(Damage.QUEUE_SLEEPS, where, text)
@@ -183,7 +183,7 @@ async def _queues(snapshot: DatabaseSnapshot, found: Findings, removing: set[int
                 found.add(Damage.PLACE, where, f"a queue in partition {row.partition}, its host in {row.h_partition}")
             if not row.has_urls and row.crawl_id not in removing:
                 kept = {name: row._mapping[name] for name in ("queued", "waiting", "leased", "pages")}
-                found.same(Damage.QUEUE, where, {}, kept)
+                found.add_differences(Damage.QUEUE, where, {}, kept)
         if len(rows) < _PAGE:
             return
         after = {"crawl_id": rows[-1].crawl_id, "host_id": rows[-1].host_id}
@@ -265,7 +265,7 @@ def _counters(
     for crawl_id, partition in sorted({*kept, *counted}):
         where, row = f"crawl {crawl_id}, partition {partition}", kept.get((crawl_id, partition))
         numbers = {} if row is None else {name: int(row._mapping[name]) for name in names}
-        found.same(Damage.COUNTER, where, dict(counted.get((crawl_id, partition), {})), numbers)
+        found.add_differences(Damage.COUNTER, where, dict(counted.get((crawl_id, partition), {})), numbers)
         if row is None:
             continue
         states = row.queued + row.leased + row.done + row.failed + row.excluded

@@ -63,7 +63,7 @@ class SqlCatalog(SqlAdapter):
     dead_letter = read(listing.dead_letter)
     ask = write(access.ask)
     command = read(access.command)
-    commands_in_progress = read(commands.by_kind)
+    partitions_with_commands = read(commands.by_kind)
     add_key = write(identities.add_key)
     add_first_key = write(identities.add_first_key)
     put_key = write(identities.put_key)

@@ -28,7 +28,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Term
 from shared.domain.reads.declared import Actor, DeclaredCrawl
 from shared.domain.schedules.firing import Step, effect_of, outcome_of
-from shared.domain.schedules.history import CrawlEffect, Fired, Firing, FiringOutcome
+from shared.domain.schedules.history import CrawlEffect, Firing, FiringOutcome, HistoryChange
 from shared.domain.schedules.spec import BEGINS_RUN, Overlap, ScheduleSpec
 from shared.domain.schedules.stored import (
     HISTORY,
@@ -98,7 +98,7 @@ def next_fires_ms(connection: Connection) -> int | None:
 
 def fire(
     connection: Connection, term: Term, stored: StoredSchedule, step: Step, now_ms: int, partitions: int
-) -> Fired | None:
+) -> HistoryChange | None:
     """Apply the verb of a schedule to its crawls, if `step` says so. Return the lines that are added to its history.
 
     `step` says which due times of the schedule are skipped as too late, which due time fires now, and which one comes
@@ -112,7 +112,7 @@ def fire(
 
 def fire_all(
     connection: Connection, term: Term, steps: Sequence[tuple[StoredSchedule, Step]], now_ms: int, partitions: int
-) -> Sequence[Fired | None]:
+) -> Sequence[HistoryChange | None]:
     """Apply the verbs of several schedules to their crawls, in one transaction. Return a result for each of `steps`.
 
     A step says which due times of a schedule are skipped as too late, which due time fires now, and which one comes
@@ -127,14 +127,14 @@ def fire_all(
     firing = [(stored, step.fires) for stored, step in taken if (stored.schedule_id, step.fires) not in known]
     named = {stored.schedule_id: crawls_of(connection, stored.spec) for stored, fires in firing if fires is not None}
     writing = Writing(connection, _locked(connection, named.values()), now_ms, partitions)
-    made: dict[int, Fired] = {}
+    made: dict[int, HistoryChange] = {}
     for stored, step in taken:
         firings: list[Firing] = []
         if step.missed and (stored.schedule_id, step.missed[0]) not in known:
             firings.append(missed_line(stored, step.missed, now_ms))
         if step.fires is not None and (names := named.get(stored.schedule_id)) is not None:
             firings.append(_apply(writing, stored, names, step.fires))
-        made[stored.schedule_id] = Fired(stored.name, firings)
+        made[stored.schedule_id] = HistoryChange(stored.name, firings)
     write_lines(connection, [firing for fired in made.values() for firing in fired.firings])
     _trim(connection, list(made))
     return [made.get(stored.schedule_id) for stored, _ in steps]
@@ -150,7 +150,7 @@ def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
 
 def fire_queued(
     connection: Connection, term: Term, waiting: QueuedEffect, now_ms: int, partitions: int
-) -> Fired | None:
+) -> HistoryChange | None:
     """Apply a queued verb to its crawl. Record the result in the history of the schedule that queued the verb.
 
     A schedule can queue its verb for a crawl that is in a run at the due time. `waiting` says which schedule, due time
@@ -193,9 +193,9 @@ def fire_queued(
     before = stored_firing(line, rows)
     outcome = outcome_of([each.outcome for each in before.effects])
     if outcome is before.outcome:  # with a selector, another of its crawls has changed the outcome before
-        return Fired(stored.name, [], waited=True)
+        return HistoryChange(stored.name, [], waited=True)
     connection.execute(update(lines).where(of_firing).values(outcome=outcome))
-    return Fired(stored.name, [replace(before, outcome=outcome)], waited=True)
+    return HistoryChange(stored.name, [replace(before, outcome=outcome)], waited=True)
 
 
 def commands(connection: Connection, after: tuple[int, int, str] | None, max_count: int) -> Sequence[WaitingCommand]:
@@ -350,7 +350,7 @@ def apply_verb(
     if crawl.desired is not None and verb in DECIDED_BY_DESIRED:
         detail = f"the crawl declares `desired: {crawl.desired}`, so no schedule applies {verb} to it"
         return CrawlEffect(name, crawl.crawl_id, FiringOutcome.REFUSED, detail, now_ms)
-    waits = not waited and _waits(connection, stored, verb, name)
+    waits = not waited and _has_queued(connection, stored, verb, name)
     effect = effect_of(verb, stored.spec.overlap, crawl.status, waiting=waits)
     if effect.outcome is not FiringOutcome.FIRED:
         return CrawlEffect(name, crawl.crawl_id, effect.outcome, effect.detail, now_ms)
@@ -366,7 +366,7 @@ def apply_verb(
     return CrawlEffect(name, crawl.crawl_id, FiringOutcome.FIRED, "", now_ms, command)
 
 
-def _waits(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
+def _has_queued(connection: Connection, stored: StoredSchedule, verb: Verb, crawl: str) -> bool:
     """Return True if `verb` must not be queued for `crawl`, because the schedule has already queued one for it.
 
     A schedule queues at most one verb for each crawl. The verb that is queued already may be a different one.

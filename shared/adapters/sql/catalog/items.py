@@ -377,7 +377,7 @@ def _sizes(dialect: str, page: bool, rule: bool) -> TextClause:
 
 
 @lru_cache
-def _last_scanned(page: bool) -> TextClause:
+def _last_scanned_query(page: bool) -> TextClause:
     """Return a query for the id of the last item that one read of the list scans. The next read begins after it.
 
     A read scans 5,000 items (SCANNED) after the id `:after`, so `:offset` is 4999. If fewer items are left, the query
@@ -410,7 +410,7 @@ def listing(
     items = [_stored(row) for row in rows]
     if len(shown) < len(listed) or len(listed) == max_count:
         return items, shown[-1]
-    last = connection.execute(_last_scanned(which.page is not None), place | {"offset": SCANNED - 1}).scalar()
+    last = connection.execute(_last_scanned_query(which.page is not None), place | {"offset": SCANNED - 1}).scalar()
     return items, None if last is None else bytes(last)
 
 

@@ -95,7 +95,7 @@ def put_key(
     changed = replace(changed, version=stored.version + 1)
     if stored.role is Role.ADMIN and (changed.role is not Role.ADMIN or _ends_before(changed, stored)):
         _require_other_admin(connection, stored, now_ms)
-    _claim(connection, changed)
+    _require_unused_certificate(connection, changed)
     connection.execute(update(api_keys).where(api_keys.c.key_id == stored.key_id).values(_declared(changed)))
     record(connection, actor, "key.replace", stored.name, _audited(stored), _audited(changed), now_ms)
     return changed, False
@@ -215,7 +215,7 @@ def _require_other_admin(connection: Connection, stored: ApiKey, now_ms: int) ->
     raise LastAdmin(f"no other key with the role admin is valid as long as {stored.name!r}")
 
 
-def _claim(connection: Connection, wanted: ApiKey) -> None:
+def _require_unused_certificate(connection: Connection, wanted: ApiKey) -> None:
     """Raise Exists if the client certificate of `wanted` already identifies another key. Write nothing.
 
     A client certificate may identify only one key. Revoked keys do not count. Do not raise if `wanted` has no client
@@ -231,7 +231,7 @@ def _claim(connection: Connection, wanted: ApiKey) -> None:
 
 def _create(connection: Connection, wanted: ApiKey, actor: Actor) -> None:
     """Store a new key and write it to the audit log. Raise Exists if another key has its certificate."""
-    _claim(connection, wanted)
+    _require_unused_certificate(connection, wanted)
     row = {
         "key_id": wanted.key_id,
         "name": wanted.name,

@@ -115,7 +115,9 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
     count, oldest_ms, more = 0, None, len(parts) > QUEUES
     for at in range(0, min(len(parts), QUEUES), _PARTS_AT_ONCE):
         seen: Counter[int] = Counter()
-        for part, queued, active_at_ms in connection.execute(_queues_of(parts[at : at + _PARTS_AT_ONCE], max_queues)):
+        for part, queued, active_at_ms in connection.execute(
+            _oldest_queues_query(parts[at : at + _PARTS_AT_ONCE], max_queues)
+        ):
             seen[part] += 1
             if seen[part] > max_queues:
                 more = True
@@ -125,7 +127,7 @@ def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Wait
     return Waiting(count, None if oldest_ms is None else _age_s(oldest_ms, now_ms), more)
 
 
-def _queues_of(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
+def _oldest_queues_query(parts: Sequence[Row[Any]], max_queues: int) -> TextClause:
     """Return a query for queues of each pair of crawl and partition in `parts`: the least recently served queues.
 
     The query returns up to `max_queues` + 1 queues of each pair. The caller uses only `max_queues` of these. If

@@ -44,7 +44,7 @@ class Chunk:
         return self._rows <= 0 or time.monotonic() >= self._until
 
 
-def last_of(which: str, table: str = "urls") -> TextClause:
+def step_end_query(which: str, table: str = "urls") -> TextClause:
     """Return a query that finds where the next step of a command ends: the fingerprint of the last URL of the step.
 
     A step is a fixed number of URLs, such as 500: the first URLs after the fingerprint `:after`, in the order of their

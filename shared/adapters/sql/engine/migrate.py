@@ -14,14 +14,14 @@ from shared.domain.errors import Unusable
 HEAD: Final = "0013_key_names"
 """The newest migration; a test compares it with the scripts."""
 
-TABLES: Final = Path(__file__).with_name("sqlite_tables.sql")
+TABLES_FILE: Final = Path(__file__).with_name("sqlite_tables.sql")
 """The path of an SQL file. Its statements create the tables and indexes of `access_schema.metadata` on SQLite.
 
 `python -m tests.support.database.sqlite_tables` writes the file.
 """
 
 END: Final = ";\n\n"
-"""The separator of the statements in the file TABLES."""
+"""The separator of the statements in the file TABLES_FILE."""
 
 _ROOT = Path(__file__).parents[4]
 _LOCK = int.from_bytes(b"orbweave")  # the advisory lock that a migration takes on PostgreSQL
@@ -82,7 +82,7 @@ def _make(connection: Connection) -> None:
     It imports neither Alembic nor its scripts, so a new crawl starts a third of a second sooner.
     """
     # The statements are stored as text, because to compile them from the metadata takes longer than to run them.
-    for statement in TABLES.read_text("utf-8").split(END):
+    for statement in TABLES_FILE.read_text("utf-8").split(END):
         connection.exec_driver_sql(statement)
     connection.execute(text(_VERSION))
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from shared.adapters.sql.engine.bulk import AMONG
-from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
+from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, step_end_query
 from shared.adapters.sql.engine.fence import pass_fence
 from shared.adapters.sql.engine.host_limits import apply_policy
 from shared.adapters.sql.frontier import dead_letters as letters
@@ -91,7 +91,7 @@ def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]
 
 
 _RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
-_LAST = last_of(_OF_HOST)
+_LAST = step_end_query(_OF_HOST)
 _RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 # A dead host gets fresh attempts. Its block stays, because the host or an operator requested it.
 _FRESH_HOST = text(

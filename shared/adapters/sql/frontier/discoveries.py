@@ -318,7 +318,7 @@ def _merge(
         if before is None:
             deltas["new"] += 1
             deltas["discovered"] += 1
-            flags = sets.new(key, with_extra_hops(kind_flags(link.kind), link.extra))
+            flags = sets.flags_of_new(key, with_extra_hops(kind_flags(link.kind), link.extra))
             beyond = "" if page or requisite else MAX_REQUISITES
             if kept_out := OWNER if fingerprint in excluded else link.outside or beyond:
                 deltas["excluded"] += 1
@@ -361,7 +361,7 @@ def _merge(
         if fingerprint in excluded or link.outside:
             continue
         if flags & OF_SET or key in sets.only:
-            flags = sets.merge(key, link, state, reason, flags, linked=via_host is not None)
+            flags = sets.merge(key, link, state, reason, flags, has_linking_page=via_host is not None)
         if requisite or flags & IS_REQUISITE:
             change = relinked(key, state, depth, reason, flags, page, requisite=requisite, now_ms=now_ms)
             if change is not None:

@@ -77,7 +77,7 @@ def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions)
     ids = [numbered(number, command.partition) for number in range(first, min(first + HOSTS_A_CHUNK, end))]
     chunk = Chunk()
     for host in connection.execute(_HOSTS, {"ids": ids}).all() if ids else ():
-        judge = _judge(host.host, host.ip, of_command, exclusions)
+        judge = _judge_for_host(host.host, host.ip, of_command, exclusions)
         if judge is None:
             continue
         begun = host.host_id == at_host
@@ -117,7 +117,7 @@ def end_queued(
     add_tallies(connection, partition, tallies | forget_rates(connection, crawl_id, host_id, stored))
 
 
-def _judge(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
+def _judge_for_host(host: str, ip: str | None, of_command: Exclusions, exclusions: Exclusions) -> Judge | None:
     """Return a function that decides which URLs of `host` to exclude, or None if the command skips the host.
 
     The command applies one exclusion. This exclusion selects the hosts. On a selected host, all exclusions that are in

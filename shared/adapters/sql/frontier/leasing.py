@@ -178,7 +178,7 @@ def load(connection: Connection, partition: Partition, term: Term) -> Claimed:
 def dispatch(
     connection: Connection,
     fence: Fence,
-    next_lease: int,
+    next_free_lease: int,
     requests: Sequence[LeaseRequest],
     now_ms: int,
     budgets: Mapping[CrawlId, Budget] = NO_BUDGETS,
@@ -188,14 +188,15 @@ def dispatch(
     Return the leases that got URLs.
 
     - `requests`: each request already has the id of its lease, which the caller made from a lease number.
-    - `next_lease`: the number for the first lease after these requests. For example, the requests use the numbers 7, 8
-      and 9, and `next_lease` is 10. The call stores it, so that the next owner of the partition continues with it.
+    - `next_free_lease`: the number for the first lease after these requests. For example, the requests use the numbers
+      7, 8 and 9, and `next_free_lease` is 10. The call stores it, so that the next owner of the partition continues
+      with it.
     - `budgets`: the budgets of the crawls that have one.
     """
     pass_fence(connection, fence)
     connection.execute(
         text("UPDATE partitions SET next_lease = :next_lease WHERE partition = :partition"),
-        {"next_lease": next_lease, "partition": fence.partition},
+        {"next_lease": next_free_lease, "partition": fence.partition},
     )
     left = {crawl_id: _left(connection, crawl_id, budgets[crawl_id]) for crawl_id in sorted(budgets)}
     rows: list[LeaseRow] = []
@@ -359,7 +360,7 @@ def still_owner(connection: Connection, fence: Fence) -> bool:
     return bool(term == fence.term)
 
 
-def ready_queues(
+def queues_by_readiness(
     connection: Connection, partition: Partition, crawl_id: CrawlId, max_count: int, *, soon_ms: int
 ) -> list[QueueRow]:
     """Return up to `max_count` queues of a crawl in a partition: first the ready queues, then the other queues.

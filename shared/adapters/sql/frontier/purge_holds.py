@@ -43,7 +43,7 @@ def release(connection: Connection, holder: str) -> None:
     connection.execute(delete(schema.report_holds).where(schema.report_holds.c.holder == holder))
 
 
-def active(connection: Connection) -> Mapping[str, int]:
+def beats(connection: Connection) -> Mapping[str, int]:
     """Return the beat number of every stored hold, by holder.
 
     Some of these holds may be inactive. The caller sees that a hold is active if its number grows from call to call.

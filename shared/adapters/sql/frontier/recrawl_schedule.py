@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.engine.bulk import AMONG
-from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
+from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, step_end_query
 from shared.adapters.sql.frontier.apply import add_counters
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
 from shared.domain.frontier import command_progress
@@ -54,7 +54,7 @@ _QUEUE: Final = text(
     "UPDATE queues SET waiting = waiting + :n, next_due_ms = coalesce((SELECT min(rank) FROM urls"
     f" WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
 )
-_LAST: Final = last_of(_OF_HOST)
+_LAST: Final = step_end_query(_OF_HOST)
 
 
 def schedule(connection: Connection, command: CommandRun) -> int | None:

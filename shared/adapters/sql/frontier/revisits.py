@@ -95,7 +95,7 @@ _RATES: Final = text(
 ).bindparams(bindparam("kinds", expanding=True))
 
 
-def page_rates(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
+def page_counts(connection: Connection, crawl_id: CrawlId, partition: Partition) -> PageCounts:
     """Return numbers of pages and sitemaps of a crawl in a partition, from which the owner computes due times.
 
     `result[kind][bucket]` is a number. A bucket is a range of rates. For example, bucket 70 may be the range of about 4

@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import BindParameter, Connection, TextClause, bindparam, text
 
 from shared.adapters.sql.engine.bulk import AMONG, Bulk, Row
-from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, last_of
+from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, step_end_query
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.extra_hops import nearer_link
 from shared.adapters.sql.frontier.revisits import forget_rates
@@ -117,7 +117,7 @@ def _others(dialect: str, deleted: str) -> _Statements:
     return _deleting(f"{deleted} AND fingerprint <= :upto AND {AMONG[dialect].format(some)}")
 
 
-_LAST = {dialect: last_of(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
+_LAST = {dialect: step_end_query(_SEEDS, table) for dialect, table in _BY_SEEDS.items()}
 _IN: BindParameter[bytes] = bindparam("places", expanding=True)
 
 
@@ -374,7 +374,7 @@ class SetSeeds:
                     other = self._linked.get(key)
                     self._linked[key] = link if other is None else nearer_link(link, other)
 
-    def new(self, key: _Key, flags: int) -> int:
+    def flags_of_new(self, key: _Key, flags: int) -> int:
         """Return the flags for the row of a new URL: `flags`, and also OF_SET if the URL is in `only`.
 
         If the URL is in `only` and pages of the same batch link to it, also remember the nearest of these links.
@@ -386,18 +386,26 @@ class SetSeeds:
         return flags | OF_SET
 
     def merge(
-        self, key: _Key, link: DiscoveredLink, state: UrlState, reason: str | None, flags: int, *, linked: bool
+        self,
+        key: _Key,
+        link: DiscoveredLink,
+        state: UrlState,
+        reason: str | None,
+        flags: int,
+        *,
+        has_linking_page: bool,
     ) -> int:
         """Return the new flags of a known URL that is found again, and record the changes to write.
 
         - `link`: the link of the present batch to the URL. The scope admits this link.
         - `state`, `reason`, `flags`: the stored values of the URL.
-        - `linked`: True if the stored row already names a page that led to the URL. False if the row is of a seed.
+        - `has_linking_page`: True if the stored row already names a page that led to the URL. False if the row is of a
+          seed.
         """
         gone = state is UrlState.EXCLUDED and reason in (SEED_DELETED, SEED_WITHDRAWN)
         if key in self.only:
-            if not flags & OF_SET and (linked or gone):
-                if linked and state is not UrlState.EXCLUDED:  # store the link of that page
+            if not flags & OF_SET and (has_linking_page or gone):
+                if has_linking_page and state is not UrlState.EXCLUDED:  # store the link of that page
                     self._places.append(key)
                 self._to_flag.append(key)
                 flags |= OF_SET
@@ -411,7 +419,7 @@ class SetSeeds:
         return flags
 
     def write_links(self, connection: Connection) -> None:
-        """Write the links that the earlier calls of `new` and `merge` have remembered to the table `seed_links`.
+        """Write the links that calls of `flags_of_new` and `merge` have remembered to the table `seed_links`.
 
         Each of them is a link from a page to a seed of a seed set. Call this before the rows of known URLs change,
         because some links are read from the present rows of these URLs.
