@@ -287,8 +287,8 @@ class CrawlController:
     async def _tend(self, tasks: Tasks) -> None:
         """Carry out what the last pass decided: publish seeds, as tasks in `tasks`, and start to count active time."""
         for row in self._to_seed.values():
-            if row.to_seed not in self._seeding:
-                self._seeding.add(row.to_seed)
+            if row.seeding_key not in self._seeding:
+                self._seeding.add(row.seeding_key)
                 tasks.start(f"seed.{row.crawl_id}", self._seeded(row))
         self._to_seed.clear()
         starting, self._to_start = self._to_start, {}
@@ -345,7 +345,7 @@ class CrawlController:
             log.warning("crawl_seeding.delayed", crawl=row.crawl_id, error=str(error))
             await asyncio.sleep(_ACTIVE_TIME_S)
         finally:
-            self._seeding.discard(row.to_seed)
+            self._seeding.discard(row.seeding_key)
 
     async def _finish(self) -> None:
         """Check the unchecked crawls. End each crawl that is finished and whose items are all stored or dropped."""

@@ -231,7 +231,7 @@ def _actions(crawl_id: CrawlId, row: CrawlRow | None, view: MasterView, clocks: 
 
 
 def _of_leader(row: CrawlRow, pool: str, leader: LeaderView, *, paused: bool) -> Iterator[Action]:
-    if row.state is CrawlState.SEEDING and row.to_seed not in leader.seeding:
+    if row.state is CrawlState.SEEDING and row.seeding_key not in leader.seeding:
         yield PublishSeeds(row)
     if row.state in USES_TIME and row.active_pool != pool:
         yield StartTime(row.crawl_id, pool)

@@ -99,7 +99,7 @@ class DispatchCrawl:
     @property
     def max_depth(self) -> int | None:
         """The greatest `scope.max_depth` of the spec and its overrides. None if none of them sets a limit."""
-        return self.host_specs.max_depth if self.spec.overrides else self.spec.scope.max_depth
+        return self.host_specs.greatest_depth_limit if self.spec.overrides else self.spec.scope.max_depth
 
     def max_pages_of(self, host: str) -> int | None:
         """Return how many pages of `host` may be fetched at most. None: there is no limit."""

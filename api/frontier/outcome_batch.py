@@ -41,8 +41,8 @@ from shared.domain.frontier.recrawl_pages import COUNTED, RecrawlPages
 from shared.domain.frontier.requisites import requisite_done
 from shared.domain.frontier.states import (
     COUNTED_AS_PAGE,
-    COUNTED_LOSSES,
     IS_REQUISITE,
+    LOSSES_COUNTED,
     OUTSIDE_BUDGET,
     RETRY,
     REVISIT,
@@ -269,7 +269,7 @@ class OutcomeBatch:
         self.changes.fetches.append(row)
         attempts = url.attempt if decision.attempt_used else url.attempt - 1
         flags = url.flags & ~(RETRY | REVISIT)
-        if decision.state is UrlState.DONE or flags & COUNTED_LOSSES:
+        if decision.state is UrlState.DONE or flags & LOSSES_COUNTED:
             flags = count_losses(self.changes, row, result, flags)
         match decision.state:
             case UrlState.DONE if flags & IS_REQUISITE:

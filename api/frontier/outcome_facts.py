@@ -28,7 +28,7 @@ from shared.domain.frontier.recrawl_pages import (
 from shared.domain.frontier.revisits import RevisitRow, Superseded
 from shared.domain.frontier.signals import HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import is_sitemap, judge_sitemap
-from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, REVISIT, UrlEnd, UrlKind, UrlState, kind_of
+from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, REVISIT, UrlEnd, UrlKind, UrlState, kind_of
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
 from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 from shared.domain.web.fetch import FailureKind, Truncation
@@ -154,28 +154,28 @@ def end_of(result: UrlOutcome) -> FailureKind | int:
 def count_losses(changes: Changes, row: FetchRow, result: UrlOutcome, flags: int) -> int:
     """Count in `changes` the losses of a fetch: excluded links, a missing part of a page, a page not to be indexed.
 
-    Return the URL's `flags`. In them, COUNTED_LOSSES means that losses of this URL are counted.
+    Return the URL's `flags`. In them, LOSSES_COUNTED means that losses of this URL are counted.
 
-    - Without the flag: add the losses of this fetch. If there are any, the returned flags include COUNTED_LOSSES.
+    - Without the flag: add the losses of this fetch. If there are any, the returned flags include LOSSES_COUNTED.
     - With the flag: replace the losses of the earlier fetch by those of this fetch. The flags stay the same.
     - First fetch of a sitemap or feed: also add 1 to the counter that `source_read` names, such as `unreadable`.
     """
-    if not (row.reason or row.left_out or row.truncated or flags & COUNTED_LOSSES):
+    if not (row.reason or row.left_out or row.truncated or flags & LOSSES_COUNTED):
         return flags  # An ordinary page loses nothing. Sitemaps have a reason.
-    if result.entries >= 0 and not flags & (COUNTED_LOSSES | REVISIT):
+    if result.entries >= 0 and not flags & (LOSSES_COUNTED | REVISIT):
         changes.tallies[row.crawl_id, "discover", source_read(result, flags)] += 1
     for each in result.left_out:
         for url in each.examples:
             changes.left_out.append(ExcludedLink(row.crawl_id, each.reason, kept(url), row.host_id, row.fingerprint))
-    if flags & COUNTED_LOSSES:
-        changes.losses_again.append(row)
+    if flags & LOSSES_COUNTED:
+        changes.losses_to_replace.append(row)
         return flags
     counts = losses(row.page, row.truncated, row.left_out, row.reason)
     if not counts:
         return flags
     for kind, key, n in counts:
         changes.tallies[row.crawl_id, kind, key] += n
-    return flags | COUNTED_LOSSES
+    return flags | LOSSES_COUNTED
 
 
 def facts_after(
@@ -392,7 +392,7 @@ class RecrawlFetch(Struct):
         row = replace(row, recrawl=history.encoded())
         changes.fetches.append(row)
         flags = count_losses(changes, row, result, url.flags)
-        return replace(verdict, flags=verdict.flags | flags & COUNTED_LOSSES)
+        return replace(verdict, flags=verdict.flags | flags & LOSSES_COUNTED)
 
     def _signals(self, changes: Changes, queue: CrawlQueue | None) -> HostSignals:
         """Return the record of how often the dates in the host's sitemaps and feeds announced a real change of a page.

@@ -64,10 +64,10 @@ def test_repeated_fetch_replaces_counts_only_with_a_page(on_store: OnStore) -> N
         counts = {("left_out", "depth"): 50, ("left_out", "other_host"): 2, ("truncated", "length"): 1}
         await t.apply(Changes(fetches=[first], tallies={(t.crawl_id, *key): n for key, n in counts.items()}))
         refused = fetch(t, page, 503, None)
-        await t.apply(Changes(fetches=[refused], losses_again=[refused]))
+        await t.apply(Changes(fetches=[refused], losses_to_replace=[refused]))
         assert (await t.store.tallies(t.crawl_id))["left_out"] == {"depth": 50, "other_host": 2}
         again = fetch(t, page, 200, "other_host 3")
-        await t.apply(Changes(fetches=[again], losses_again=[again]))
+        await t.apply(Changes(fetches=[again], losses_to_replace=[again]))
         assert await t.store.tallies(t.crawl_id) == {"left_out": {"other_host": 3}}
 
     on_store(story)
@@ -84,7 +84,7 @@ def test_page_that_becomes_noindex_replaces_the_counts_of_the_page(on_store: OnS
             (fetch(t, page, 503, None), {}),
             (fetch(t, page, 200, None), {}),
         ):
-            await t.apply(Changes(fetches=[again], losses_again=[again]))
+            await t.apply(Changes(fetches=[again], losses_to_replace=[again]))
             assert await t.store.tallies(t.crawl_id) == tallies
 
     on_store(story)

@@ -85,7 +85,7 @@ class Done:
             case SetDispatch(crawl_id, state, dispatching):
                 self.loaded[crawl_id] = replace(self.loaded[crawl_id], state=state, dispatching=dispatching)
             case PublishSeeds(row):
-                self.seeding.add(row.to_seed)
+                self.seeding.add(row.seeding_key)
             case StartTime(crawl_id, pool):
                 started = rows[crawl_id]
                 assert started is not None
@@ -215,7 +215,7 @@ def test_no_action_is_unsafe(drawn: Any, done: Done, specs: Any, now: Any) -> No
                 assert started.state in USES_TIME
             case PublishSeeds(row):
                 assert row.state is CrawlState.SEEDING
-                assert row.to_seed not in done.seeding
+                assert row.seeding_key not in done.seeding
             case CloseSpec(crawl_id, gone):
                 ended = rows[crawl_id]
                 assert gone == (ended is None)

@@ -111,9 +111,9 @@ def test_signalled_changes_are_paid_from_the_budget() -> None:
     pages[medium] = 1_000
     alone = solved(pages, 150, DAY, YEAR)
     signalled[fast] = 1_000
-    assert solved(pages, 150, DAY, YEAR, signalled=signalled).price_s == pytest.approx(alone.price_s)
+    assert solved(pages, 150, DAY, YEAR, sign_share_sum=signalled).price_s == pytest.approx(alone.price_s)
     signalled[medium] = 500
-    among = solved(pages, 150, DAY, YEAR, signalled=signalled)
+    among = solved(pages, 150, DAY, YEAR, sign_share_sum=signalled)
     assert among.requests_per_day(pages, DAY, YEAR) == pytest.approx(100, rel=0.05)
 
 
@@ -132,8 +132,8 @@ def test_followed_pages_spend_the_budget_and_no_more(part: float) -> None:
         cycles = [min(drawn.expovariate(part * rate), wait) for _ in range(100_000)]
         return 1_000 * DAY * len(cycles) / sum(cycles)
 
-    known = solved(pages, budget, 60.0, YEAR, signalled=signalled, pages_with_signs=pages_with_signs)
-    added = solved(pages, budget, 60.0, YEAR, signalled=signalled)
+    known = solved(pages, budget, 60.0, YEAR, sign_share_sum=signalled, pages_with_signs=pages_with_signs)
+    added = solved(pages, budget, 60.0, YEAR, sign_share_sum=signalled)
     assert spent(known) == pytest.approx(budget, rel=0.05)
     assert spent(added) < 0.95 * budget
 

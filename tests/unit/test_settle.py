@@ -22,7 +22,7 @@ from api.frontier.pool_shares import PoolShares
 from shared.domain.crawl.spec import Retry
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.frontier.politeness import HostHealth
-from shared.domain.frontier.states import COUNTED_AS_PAGE, COUNTED_LOSSES, CrawlState, UrlEnd, UrlState
+from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, CrawlState, UrlEnd, UrlState
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRow, QueueRow
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision, numbered
 from shared.domain.web.fetch import FailureKind
@@ -434,16 +434,16 @@ def test_what_a_page_left_out_counts_once_with_its_accepted_outcome() -> None:
     (row,) = changes.fetches
     assert (row.links_found, row.left_out, row.truncated) == (60, "other_host 50", "length")
     settled = next(change for change in changes.urls if change.fingerprint == fingerprint(1, 0))
-    assert settled.flags == COUNTED_AS_PAGE | COUNTED_LOSSES
-    assert changes.losses_again == []
+    assert settled.flags == COUNTED_AS_PAGE | LOSSES_COUNTED
+    assert changes.losses_to_replace == []
 
 
 def test_a_page_fetched_again_replaces_what_it_left_out() -> None:
     desk = Desk(sizes=(1,))
     held = desk.leases.get(lease_id(1))
     assert held is not None
-    held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE | COUNTED_LOSSES
+    held.row.urls[fingerprint(1, 0)].flags = COUNTED_AS_PAGE | LOSSES_COUNTED
     draft = desk.draft()
     draft.outcome(outcome(1, msgspec.structs.replace(page(fingerprint(1, 0)), found=60)))
-    assert draft.changes.losses_again == draft.changes.fetches
+    assert draft.changes.losses_to_replace == draft.changes.fetches
     assert {kind for _, kind, _ in draft.changes.tallies} == {"status"}

@@ -61,7 +61,7 @@ class HostSpecs:
         return self._spec if number is None else self._specs[number]
 
     @property
-    def max_depth(self) -> int | None:
+    def greatest_depth_limit(self) -> int | None:
         """The greatest number that the spec or an override sets as `max_depth`. None: neither sets a number.
 
         Only hosts with a limit count. For example, the spec sets no limit, and two overrides set 2 and 5. The result is

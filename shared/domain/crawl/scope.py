@@ -371,14 +371,14 @@ class CompiledScope:
     def _judge_alone(self, url: str, seed_like: bool) -> ScopeRule | None:
         if self.problem is not None:
             raise PatternRefused(self.problem)
-        if self._admits(url, seed_like):
+        if self._surely_admits(url, seed_like):
             return None
         for name, why in self._alone_rules(url, seed_like):
             if why is not None:
                 return ScopeRule(name, why)
         return None
 
-    def _admits(self, url: str, seed_like: bool) -> bool:
+    def _surely_admits(self, url: str, seed_like: bool) -> bool:
         """Return True if a quick check already shows that no rule of `_alone_rules` excludes the URL.
 
         If the result is False, nothing is known: the caller must then check each rule with `_alone_rules`. The quick

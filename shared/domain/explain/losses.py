@@ -140,7 +140,7 @@ class Losses(Struct, frozen=True):
         Links that no spec admits, such as `mailto:`, are not counted. Return an empty text if no other link was
         excluded.
         """
-        counts = {reason: n for reason, n in self.left_out.items() if not _without_page(reason, spec)}
+        counts = {reason: n for reason, n in self.left_out.items() if not _never_admitted(reason, spec)}
         reason, _ = next(_ranked(counts), ("", 0))
         if not reason:
             return ""
@@ -157,7 +157,7 @@ class Losses(Struct, frozen=True):
 
         Return an empty text if there is none.
         """
-        if _without_page(reason, spec) or _in_scope_now(reason, spec):
+        if _never_admitted(reason, spec) or _in_scope_now(reason, spec):
             return ""
         _, remedy = _said(reason, spec)
         examples = self.examples.get(reason, ())
@@ -182,7 +182,7 @@ def _said(reason: str, spec: CrawlSpec) -> tuple[str, str]:
     return _LINKS.get(reason, (f"by the rule {reason}", ""))
 
 
-def _without_page(reason: str, spec: CrawlSpec) -> bool:
+def _never_admitted(reason: str, spec: CrawlSpec) -> bool:
     """Return True if links that are excluded for this reason would be excluded by every spec.
 
     - INVALID: True, because the link is no valid URL.

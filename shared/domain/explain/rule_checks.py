@@ -205,7 +205,7 @@ def _state(view: UrlView, spec: CrawlSpec, now_ms: int) -> RuleCheck:
             return RuleCheck("state", True, "it is queued")
         case UrlState.WAITING if view.history is not None and not view.attempts:
             when = "is due" if view.due_ms <= now_ms else f"is due on {moment(view.due_ms)}"
-            known = "it is a sitemap or feed" if view.is_recrawled_sitemap else "its page is stored"
+            known = "it is a sitemap or feed" if view.is_recrawled_listing else "its page is stored"
             detail = f"{known}, and its next fetch {when}: {interval_of(view, spec)}"
             return RuleCheck("recrawl", view.due_ms <= now_ms, detail)
         case UrlState.WAITING:

@@ -398,7 +398,7 @@ def _waits(view: UrlView, spec: CrawlSpec, now_ms: int) -> list[str]:
 
 def interval_of(view: UrlView, spec: CrawlSpec) -> str:
     """Return a phrase on when `recrawl` fetches the page of a URL again, and how often the page has changed."""
-    if view.is_recrawled_sitemap:
+    if view.is_recrawled_listing:
         return _sitemap_interval(view, spec)
     interval = compiled(spec.recrawl).of(view.url)
     place = "recrawl" if interval.rule is None else f"recrawl.by_pattern[{interval.rule}]"

@@ -42,7 +42,7 @@ class CrawlRow(Struct, frozen=True):
     operator_version: int = 1
 
     @property
-    def to_seed(self) -> "SeededRun":
+    def seeding_key(self) -> "SeededRun":
         """The key under which the leader remembers that it is publishing the seeds of this crawl.
 
         While the leader publishes seeds under a key, it begins no second publication under the same key. If the

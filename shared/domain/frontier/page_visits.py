@@ -217,8 +217,8 @@ def _with_rate(
         return history if history.rate else replace(history, rate=before)
     changed = finding is Finding.CHANGED
     # Whether a sign updated the rate was decided when it came, so the host's present trust has no say here.
-    elapsed_ms, told = now_ms - max(known.checked_ms, known.known_ms), known.known_ms > 0
-    after = rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms, told=told)
+    elapsed_ms, updated_by_sign = now_ms - max(known.checked_ms, known.known_ms), known.known_ms > 0
+    after = rate_after(before, interval, changed=changed, elapsed_ms=elapsed_ms, updated_by_sign=updated_by_sign)
     return replace(history, rate=after)
 
 

@@ -133,7 +133,7 @@ def solved(
     min_s: float,
     max_s: float,
     *,
-    signalled: Sequence[float] = (),
+    sign_share_sum: Sequence[float] = (),
     pages_with_signs: Sequence[int] = (),
 ) -> RecrawlSchedule:
     """Return the schedule that fetches pages as often as the budget of requests allows.
@@ -149,9 +149,9 @@ def solved(
 
     - `pages`: the count of all pages, with and without signs.
     - `pages_with_signs`: the count of pages with signs. If it is left out, the schedule is less exact.
-    - `signalled`: a sum over the pages with signs. Each page adds the share of its changes that have a sign, up to 1.
-      For example, one page has signs for all its changes, another page for half of them. Then the count is 2, and the
-      sum is 1 + 0.5 = 1.5.
+    - `sign_share_sum`: a sum over the pages with signs. Each page adds the share of its changes that have a sign, up to
+      1. For example, one page has signs for all its changes, another page for half of them. Then the count is 2, and
+      the sum is 1 + 0.5 = 1.5.
 
     The other arguments:
 
@@ -163,7 +163,7 @@ def solved(
     rates = [(count, bucket_rate(bucket)) for bucket, count in enumerate(pages) if count]
     signs = [
         _Signs(bucket_rate(bucket), count, pages_with_signs[bucket] if pages_with_signs else 0, min_s, max_s)
-        for bucket, count in enumerate(signalled)
+        for bucket, count in enumerate(sign_share_sum)
         if count > 0
     ]
 
@@ -196,16 +196,16 @@ class _Signs(Struct, frozen=True):
     """The pages of one bucket whose changes are expected to have signs: dates in a sitemap or feed.
 
     For example, one page has signs for all its changes (a share of 1). Another page has signs for half of its changes
-    (a share of 0.5). Then `pages` is 2, and `signalled` is 1 + 0.5 = 1.5.
+    (a share of 0.5). Then `pages` is 2, and `sign_share_sum` is 1 + 0.5 = 1.5.
 
     - `rate`: the rate of change of each page.
-    - `signalled`: the sum of the shares of all these pages.
+    - `sign_share_sum`: the sum of the shares of all these pages.
     - `pages`: the number of these pages, or 0 if the number is unknown.
     - `min_s`, `max_s`: the bounds of a page's wait.
     """
 
     rate: float
-    signalled: float
+    sign_share_sum: float
     pages: int
     min_s: float
     max_s: float
@@ -217,10 +217,10 @@ class _Signs(Struct, frozen=True):
         """
         # A request because of a sign replaces the page's next regular request, so it is not always one more. If the
         # number of pages is unknown, each request counts as one more.
-        signs = self.signalled * self.rate
+        signs = self.sign_share_sum * self.rate
         if not self.pages:
             return signs
-        part = min(self.signalled / self.pages, 1.0)
+        part = min(self.sign_share_sum / self.pages, 1.0)
         wait = within(wait_s(self.rate * (1 - part), price_s), self.min_s, self.max_s)
         # A page waits until its next sign, but at most for `wait`.
         one = part * self.rate

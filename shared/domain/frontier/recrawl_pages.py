@@ -35,13 +35,13 @@ from shared.domain.frontier.recrawl import (
 from shared.domain.frontier.recrawl_budget import RecrawlBudget, Share
 from shared.domain.frontier.signals import (
     FULL_SIGN_SHARE,
-    SITEMAP_PART,
+    PAGE_FETCHES_PER_SITEMAP_FETCH,
     HostSignals,
+    rate_code_without_signs,
     requests_per_day,
     signalled_bucket,
     sitemap_wait_ms,
     waiting_bucket,
-    waiting_code,
 )
 
 RATES: Final = "rates"
@@ -149,9 +149,13 @@ class RecrawlPages:
             budget = max(self.requests_per_day * part, 1e-6)
             budget = max(budget - requests_per_day(self._counts[SITEMAPS]), budget / 2)
             bounds = (self.interval.min_ms / 1000, self.interval.max_ms / 1000)
-            signalled = [n / FULL_SIGN_SHARE for n in self._counts[SIGN_SHARE_SUM]]
+            sign_share_sum = [n / FULL_SIGN_SHARE for n in self._counts[SIGN_SHARE_SUM]]
             self._schedule = solved(
-                self.pages, budget, *bounds, signalled=signalled, pages_with_signs=self._counts[PAGES_WITH_SIGNS]
+                self.pages,
+                budget,
+                *bounds,
+                sign_share_sum=sign_share_sum,
+                pages_with_signs=self._counts[PAGES_WITH_SIGNS],
             )
             self._solved_ms, self._moved = now_ms, 0
         return self._schedule
@@ -239,7 +243,7 @@ class AdaptiveSchedule(Struct, frozen=True):
         """
         schedule = self.pages.schedule(self.part, self.now_ms)
         bounds = (interval.min_ms / 1000, interval.max_ms / 1000)
-        return int(schedule.interval_s(waiting_code(code, sign_share), *bounds) * 1000)
+        return int(schedule.interval_s(rate_code_without_signs(code, sign_share), *bounds) * 1000)
 
     def sign_share(self, code: int, signals: HostSignals) -> int:
         """Return which share of a page's future changes is expected to have a useful sign: 0 for none, 255 for all.
@@ -277,7 +281,7 @@ class AdaptiveSchedule(Struct, frozen=True):
 
         `quiet`: how many fetches in a row found nothing new. `pages`: the number of stored pages of its host.
         """
-        least_s = SITEMAP_PART * self.pages.equal_s(self.part) / max(pages, 1)
+        least_s = PAGE_FETCHES_PER_SITEMAP_FETCH * self.pages.equal_s(self.part) / max(pages, 1)
         return sitemap_wait_ms(interval, quiet, least_s * 1000)
 
     def first_rate(self, interval: PageInterval) -> int:
@@ -320,7 +324,9 @@ def _by_bucket(numbers: Mapping[int, int]) -> list[int]:
     return [numbers.get(bucket, 0) for bucket in range(BUCKETS)]
 
 
-def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, told: bool = False) -> int:
+def rate_after(
+    code: int, interval: PageInterval, *, changed: bool, elapsed_ms: int, updated_by_sign: bool = False
+) -> int:
     """Return a page's new rate of change after a fetch. The rate is encoded as `ChangeRate.code`.
 
     The page was fetched again and compared with its previous fetch:
@@ -330,11 +336,11 @@ def rate_after(code: int, interval: PageInterval, *, changed: bool, elapsed_ms: 
     - `changed`: the page has changed since its previous fetch.
     - `elapsed_ms`: the time from the last update of the rate to this fetch. The last update was made at the previous
       fetch, or later because of a sign of change.
-    - `told`: a sign of change has updated the rate since the previous fetch. That update has counted the change
-      already. So if `changed` is also True, the rate stays the same, and the change is not counted twice.
+    - `updated_by_sign`: a sign of change has updated the rate since the previous fetch. That update has counted the
+      change already. So if `changed` is also True, the rate stays the same, and the change is not counted twice.
     """
     known = decoded(code) if code else decoded(first_rate(interval))
-    if told and changed:
+    if updated_by_sign and changed:
         return known.code
     return known.observed(changed=changed, elapsed_s=elapsed_ms / 1000).code
 

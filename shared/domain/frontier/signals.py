@@ -24,7 +24,7 @@ FULL_SIGN_SHARE: Final = 255
 The value 0 means that no change is expected to have one.
 """
 
-SITEMAP_PART: Final = 5.0
+PAGE_FETCHES_PER_SITEMAP_FETCH: Final = 5.0
 """A sitemap is fetched at most once for every 5 page fetches that the budget allows on its host.
 
 The limit is for crawls with the recrawl policy `adaptive`. For example, the budget of a crawl allows to fetch each of
@@ -139,10 +139,10 @@ def waiting_bucket(code: int, sign_share: int) -> int:
     - `code`: the rate of all changes of the page, as `ChangeRate.code`.
     - `sign_share`: the expected share of these changes that have a sign. 0 is none, 255 is all.
     """
-    return bucket_of(waiting_code(code, sign_share))
+    return bucket_of(rate_code_without_signs(code, sign_share))
 
 
-def waiting_code(code: int, sign_share: int) -> int:
+def rate_code_without_signs(code: int, sign_share: int) -> int:
     """Return the rate of a page's changes that have no sign, encoded as `ChangeRate.code`.
 
     For example, a page changes 4 times a day, and 3 of the changes have signs. Then the result is the code of about 1

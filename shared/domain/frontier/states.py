@@ -107,7 +107,7 @@ FOUND_NEARER: Final = 2
 """Flag of a leased URL for which a link with a lesser depth was found after it was sent. More of the page's links may
 then be in scope. An applied outcome removes the flag."""
 
-COUNTED_LOSSES: Final = 4
+LOSSES_COUNTED: Final = 4
 """Flag of a URL: the losses of an earlier fetch of this URL are included in the counts of the crawl.
 
 Losses are what a fetch left out: excluded links, the missing part of a truncated body, or a page that is not indexed.

@@ -285,10 +285,10 @@ class Changes(Struct):
     - `commands_given_up`: ids of commands in progress that can never be applied.
     - `marks`: the number of each crawl's newest command in progress. The transaction writes this number into the rows
       of URLs that it writes. A command skips rows that have its own number or a higher one.
-    - `losses_again`: new fetches of URLs that have the flag COUNTED_LOSSES. The crawl's counts include what an earlier
-      fetch of the URL left out (its losses), such as 5 excluded links. The transaction subtracts the old losses and
-      adds those of the new fetch. Exception: a page is stored for the URL, and the new fetch failed. The page is kept,
-      so its losses stay in the counts, and those of the failed fetch are not added.
+    - `losses_to_replace`: new fetches of URLs that have the flag LOSSES_COUNTED. The crawl's counts include what an
+      earlier fetch of the URL left out (its losses), such as 5 excluded links. The transaction subtracts the old losses
+      and adds those of the new fetch. Exception: a page is stored for the URL, and the new fetch failed. The page is
+      kept, so its losses stay in the counts, and those of the failed fetch are not added.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: for each queue, how reliable the dates in the host's sitemaps are now (an encoded HostSignals).
     """
@@ -302,7 +302,7 @@ class Changes(Struct):
     give_up: list[QueueEnd] = field(default_factory=list)
     counters: dict[CrawlId, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     tallies: dict[tuple[CrawlId, str, str], int] = field(default_factory=lambda: defaultdict(int))
-    losses_again: list[FetchRow] = field(default_factory=list)
+    losses_to_replace: list[FetchRow] = field(default_factory=list)
     revisited: list[RevisitRow] = field(default_factory=list)
     superseded: list[Superseded] = field(default_factory=list)
     page_changes: dict[CrawlId, list[PageChange]] = field(default_factory=dict)

@@ -90,23 +90,23 @@ class Watermarks(msgspec.Struct, frozen=True):
     low: float = 0.90
     headroom: int = 1 << 30
 
-    def stops_at(self, max_count: int) -> int:
+    def stops_at(self, capacity: int) -> int:
         """Return the number of free bytes at or below which a resource counts as full.
 
-        `max_count`: how many bytes the resource can hold (its capacity). For example, with the default watermarks a
-        disk of 10 GiB is full when only 0.5 GiB is free.
+        `capacity`: how many bytes the resource can hold. For example, with the default watermarks a disk of 10 GiB
+        is full when only 0.5 GiB is free.
         """
-        return round(min((1.0 - self.high) * max_count, self.headroom))
+        return round(min((1.0 - self.high) * capacity, self.headroom))
 
-    def goes_on_at(self, max_count: int) -> int:
+    def goes_on_at(self, capacity: int) -> int:
         """Return the number of free bytes at which a full resource counts as free again, so that work resumes.
 
         The result is always greater than that of `stops_at`.
 
-        `max_count`: how many bytes the resource can hold (its capacity). For example, with the default watermarks a
-        full disk of 10 GiB is free again when 1 GiB is free.
+        `capacity`: how many bytes the resource can hold. For example, with the default watermarks a full disk of
+        10 GiB is free again when 1 GiB is free.
         """
-        return max(self.stops_at(max_count) + 1, round(min((1.0 - self.low) * max_count, 2 * self.headroom)))
+        return max(self.stops_at(capacity) + 1, round(min((1.0 - self.low) * capacity, 2 * self.headroom)))
 
 
 OF_STORAGE: Final = Watermarks()

@@ -194,7 +194,7 @@ class UrlView(Struct, frozen=True):
     context: SeedContext | None = None
 
     @property
-    def is_recrawled_sitemap(self) -> bool:
+    def is_recrawled_listing(self) -> bool:
         """True if the URL is a sitemap or feed that the crawl will fetch again.
 
         False for all other URLs: a page, or a sitemap or feed that will not be fetched again.

@@ -133,8 +133,8 @@ class Adaptive(Fixed):
             signals = self._signals[page.host.name] = signals.compared(
                 decoded(before), signalled=record.signalled, changed=changed, checked_ms=checked_ms, now_ms=_ms(now)
             )
-        elapsed_ms, told = _ms(now - record.known_s), record.known_s > record.checked_s
-        code = rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms, told=told)
+        elapsed_ms, updated_by_sign = _ms(now - record.known_s), record.known_s > record.checked_s
+        code = rate_after(before, BOUNDS, changed=changed, elapsed_ms=elapsed_ms, updated_by_sign=updated_by_sign)
         self._counted(page.host, record, code, schedule.sign_share(code, signals))
         record.checked_s = record.known_s = now
         record.fetched, record.signalled = True, False
@@ -301,7 +301,7 @@ class WithSitemaps:
             if owner.schedule is None or now % DAY_S == 0:
                 unspent = min(max(owner.requests_per_day / max(owner.sent_per_day, 1e-9), 1.0), _UNSPENT_MAX)
                 budget = max(owner.requests_per_day * unspent - owner.sitemaps_per_day, 0.5 * owner.requests_per_day)
-                owner.schedule = solved(owner.pages, budget, MIN_S, MAX_S, signalled=owner.signalled)
+                owner.schedule = solved(owner.pages, budget, MIN_S, MAX_S, sign_share_sum=owner.signalled)
 
     def restarted(self, pages: list[Page], records: dict[int, Record], sent: list[int]) -> None:
         for owner in self._owners:

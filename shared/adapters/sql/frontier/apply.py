@@ -175,7 +175,7 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
     if changes.marks:
         marked = [(changes.marks[c.crawl_id], *_place(c)) for c in changes.urls if c.crawl_id in changes.marks]
         MARK.run(connection, marked)
-    again = recounted(connection, changes.losses_again)
+    again = recounted(connection, changes.losses_to_replace)
     if changes.superseded:
         keep_versions(connection, changes)
     FETCH.run(connection, [tuple(map(storable, _fetch_values(row))) for row in sorted(changes.fetches, key=_place)])
