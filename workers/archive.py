@@ -270,10 +270,10 @@ class SegmentWriter:
         begun = loop.time()
         running = loop.run_in_executor(self._archive.threads, commit.run)
         booked = self._commit = loop.create_future()
-        running.add_done_callback(lambda done: self._booked(done, commit, bytes_in, loop.time() - begun, booked))
+        running.add_done_callback(lambda done: self._record_result(done, commit, bytes_in, loop.time() - begun, booked))
         return booked
 
-    def _booked(
+    def _record_result(
         self,
         running: "asyncio.Future[None]",
         commit: _Commit,

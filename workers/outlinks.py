@@ -56,8 +56,9 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
 
     These counts are described here, the others at their fields:
 
-    - `found`: the number of all links up to the limit of links per page. (`cut` says if links beyond this limit were
-      left out.) Each link is counted once, in one of `fresh`, `beyond`, `excluded`, `known`, `nofollow`, `repeated`.
+    - `found`: the number of all links up to the limit of links per page. (`beyond_limit` says if links beyond this
+      limit were left out.) Each link is counted once, in one of `fresh`, `beyond`, `excluded`, `known`, `nofollow`,
+      `repeated`.
     - `known`: the number of links that were reported before. Each link in `renewed` is one of these.
     """
 
@@ -74,7 +75,7 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     excluded: Mapping[str, int]
     """For each reason, the number of links left out: a rule excludes them, or they are not valid http(s) URLs."""
 
-    cut: int = 0
+    beyond_limit: int = 0
     """How many links were left out because the page has more than the limit. `found` does not count these links.
 
     - For links of a page: their number. For a very large page, the true number may be greater.
@@ -116,14 +117,14 @@ class Outlinks(msgspec.Struct, frozen=True, gc=False):
     def left_out(self) -> dict[str, int]:
         """Return for each reason how many links are left out. Example: `{"other_host": 3, "nofollow": 1}`.
 
-        The reasons are those in `excluded`, one for `nofollow`, and one for `cut`. A reason without links is missing.
-        Links that were reported before and repeated links are not counted.
+        The reasons are those in `excluded`, one for `nofollow`, and one for `beyond_limit`. A reason without links is
+        missing. Links that were reported before and repeated links are not counted.
         """
         counts = {str(reason): n for reason, n in self.excluded.items()}
         if self.nofollow:
             counts[NOFOLLOW] = self.nofollow
-        if self.cut:
-            counts[REQUISITES_PER_PAGE if self.requisites else LINKS_PER_PAGE] = self.cut
+        if self.beyond_limit:
+            counts[REQUISITES_PER_PAGE if self.requisites else LINKS_PER_PAGE] = self.beyond_limit
         return counts
 
 
@@ -254,7 +255,7 @@ class OutlinkResolver:
             nofollow=len(unfollowed),
             repeated=repeated,
             excluded=excluded,
-            cut=parsed.links_cut,
+            beyond_limit=parsed.links_cut,
             examples=examples.gathered,
             urls=urls[:named],
             urls_left_out=len(urls) - named,
@@ -338,7 +339,7 @@ class OutlinkResolver:
             nofollow=0,
             repeated=repeated,
             excluded=excluded,
-            cut=cut,
+            beyond_limit=cut,
             examples=examples.gathered,
             urls=urls[:named],
             urls_left_out=len(urls) - named,

@@ -236,7 +236,7 @@ def _read(
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
         html=Html(body, charset, parsed.base_href) if not_indexed is None else None,
         needs_scripts=not (parsed.anchors or parsed.marked or parsed.refresh) and _scripts_alone(body),
-        links_found=outlinks.found + outlinks.cut,
+        links_found=outlinks.found + outlinks.beyond_limit,
         feeds=feeds,
         left_out=outlinks.left_out() if feeds is None else added(outlinks.left_out(), feeds.left_out()),
         examples=outlinks.examples if feeds is None else {**feeds.examples, **outlinks.examples},

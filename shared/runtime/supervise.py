@@ -51,10 +51,10 @@ class Tasks:
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
         self._running: set[asyncio.Task[Any]] = set()
-        self._cancels = 0
+        self._pending_at_entry = 0
 
     async def __aenter__(self) -> Self:
-        self._cancels = _cancels()
+        self._pending_at_entry = _pending_cancellations()
         await self._group.__aenter__()
         return self
 
@@ -72,7 +72,7 @@ class Tasks:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
             # Before 3.13 a group with a failure drops the cancellation. Later versions raise it again by themselves.
-            if sys.version_info < (3, 13) and _cancels() > self._cancels:
+            if sys.version_info < (3, 13) and _pending_cancellations() > self._pending_at_entry:
                 raise asyncio.CancelledError from group
             if len(group.exceptions) > 1:
                 raise
@@ -113,7 +113,7 @@ class Tasks:
         return f"<Tasks {', '.join(sorted(task.get_name() for task in self._running)) or 'none'}>"
 
 
-def _cancels() -> int:
+def _pending_cancellations() -> int:
     """Return how often the current task was cancelled, without withdrawn cancellations (`Task.cancelling`).
 
     Outside of a task, return 0.
