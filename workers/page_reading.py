@@ -27,7 +27,7 @@ from workers.visit_crawls import VisitCrawl, is_page
 _SEQUENCE: Final = frozenset(("next", "prev"))
 _CANONICAL: Final = frozenset(("canonical",))
 _ROBOTS_IGNORED: Final = ("robots", "ignore")
-"""The metadata field of an archived response for which the robots rules of the host were ignored."""
+"""The field, in the metadata of an archived response, that says that the robots rules of the host were ignored."""
 
 _VALUE: Final = re.compile(r"[ \t,]*+<([^>]*+)>((?:[^\",]|\"(?:[^\"\\]|\\.)*+\"?)*+)", re.DOTALL)
 _PARAMETER: Final = re.compile(

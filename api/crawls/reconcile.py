@@ -90,7 +90,7 @@ class UnloadCrawl:
 
 @dataclass(frozen=True, slots=True)
 class SetDispatch:
-    """Action: set the loaded crawl's state, allow or stop its dispatch, and set when its refresh began.
+    """Action: set the state of a crawl in memory, allow or stop its dispatch, and set when its refresh began.
 
     `refresh_ms` is in Unix ms; 0 if no refresh is running.
     """

@@ -163,7 +163,7 @@ class BudgetReservation:
     def pause_until(self, until: float) -> None:
         """Let `paused` return True until `until` (`Clock.elapsed`), so that the crawl is not dispatched for a while.
 
-        Call it when SQL leased nothing, because other masters may have spent the budget that is left in memory.
+        Call it when SQL leased nothing although memory shows that budget is left: other masters may have spent it.
         """
         self._paused_until = until
 

@@ -117,8 +117,8 @@ class Host(Struct):
     def free_slot(self, queue: CrawlQueue) -> int | None:
         """Return the number of the lowest free slot, or None if the queue may not use one.
 
-        Each crawl limits how many slots of the host may be in use. The limit of the queue's crawl must hold, and the
-        limit of every crawl that uses a slot now.
+        Each crawl limits how many slots of the host may be in use by all crawls together. The lowest limit counts: of
+        the queue's crawl, and of the crawls that use a slot now.
         """
         if not self.taken:
             return 0 if queue.slots else None

@@ -354,9 +354,10 @@ class Supervisor:
         return not self._stopped.is_set()
 
     def ready(self) -> None:
-        """Record that the start is over and the child works. `keep` treats exit code 4 differently from now on.
+        """Record that the start is over and the child works.
 
-        A child that ends with this code (its environment is unusable) is then restarted.
+        Before this call, a child that ends with exit code 4 (its environment is unusable) is not restarted. After this
+        call, `keep` restarts such a child.
         """
         self._ready = True
 

@@ -1,7 +1,10 @@
 """The rules of crawling as pure functions and frozen values.
 
-No I/O, no clock, no await: `now` is an argument. A failed fetch is a value, never an exception. `crawl` is the spec
-and its rules, `frontier` the state of URLs and hosts, `web` URLs, robots and fetches. Sentences for users are made in
-`explain`, stored records in `archive`, rows for display in `reads`. Configuration, access and limits are in `ops`. All
-of them use `ids`, `errors`, `suggestions` and `software`.
+No I/O, no clock, no await: `now` is an argument. A failed fetch is a value, never an exception.
+
+- `crawl`: the spec and its rules. `frontier`: the state of URLs and hosts. `web`: URLs, robots.txt and fetches.
+- `explain`: sentences for users. `archive`: stored records. `reads`: rows for display.
+- `ops`: configuration, access and limits.
+
+All of them use `ids`, `errors`, `suggestions` and `software`.
 """

@@ -183,8 +183,10 @@ class HostHealth(Struct, frozen=True):
     def dead(self, now_ms: int, retry: Retry, *, gave_pages: bool) -> bool:
         """Return True if the host must be given up. Its remaining URLs then fail with the reason `host_unreachable`.
 
-        `gave_pages`: the host has given pages of the crawl. Such a host is given up more than `retry.outage_s` seconds
-        after `silent_since_ms`. Any other is given up if `unreachable` reaches `retry.host_attempts`.
+        `gave_pages`: the host has given pages of the crawl.
+
+        - If True, the host is given up more than `retry.outage_s` seconds after the time `silent_since_ms`.
+        - If False, the host is given up after `retry.host_attempts` attempts that did not reach it.
         """
         if gave_pages:
             return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000

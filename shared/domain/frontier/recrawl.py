@@ -33,8 +33,8 @@ _SHIFT: Final = 17
 SIGNALS_REMEMBERED: Final = 64.0
 """Limits how much the past of a host counts in `SignalTrust`, so that new fetches count more than old ones.
 
-`SignalTrust` has the numbers `wrong`, `missed`, `wrong_by_chance` and `missed_by_chance`. Each fetch raises some of
-them. When `wrong_by_chance` + `missed_by_chance` exceeds 64, the next fetch halves all four numbers.
+`SignalTrust` has four numbers. Two of them, `wrong_by_chance` and `missed_by_chance`, grow with each comparison.
+When the sum of these two exceeds 64, the next comparison halves all four numbers.
 """
 
 _SIGN_WORTH: Final = 0.9

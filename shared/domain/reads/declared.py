@@ -29,7 +29,7 @@ ANY_TAG: Final[frozenset[str]] = _AnyTag()
 class Stamp(NamedTuple):
     """Shows whether a crawl has changed since it was last read. A caller compares the old stamp with a new one:
 
-    - Equal: what the API has answered about the crawl itself is still right.
+    - Equal: every value that the API shows of the crawl is still the same.
     - Different: the crawl must be read again.
 
     `version`: grows with every change that an operator makes, as in DeclaredCrawl.

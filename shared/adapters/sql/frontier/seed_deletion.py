@@ -244,7 +244,7 @@ def _withdraw(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _places_of_chunk(connection: Connection, command: CommandRun) -> list[tuple[int, list[bytes]]]:
-    """Return the URLs that the next chunk of a command names: the fingerprints by host, each with the host's id.
+    """Return the URLs that the next chunk of a command names, one entry for each host: its id and its fingerprints.
 
     Leave out URLs of hosts that are not stored.
     """
