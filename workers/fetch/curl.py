@@ -23,6 +23,7 @@ from workers.fetch.head import Target, locate, request_head
 from workers.fetch.idle_connections import IdleConnections
 from workers.fetch.names import Names, NotResolved, is_name
 from workers.fetch.transfers import Transfers
+from workers.fetch.turns import Turns
 
 
 class Timed(Protocol):
@@ -91,6 +92,7 @@ class CurlFetcher:
 
     - Each call of `fetch` sends at most one request. If the server closes a kept connection as the request is sent, the
       result is a FetchFailed with `stale` set. The caller may repeat the request after the host's delay.
+    - Calls that end at the same moment return in separate turns of the event loop (`Turns`).
     - Requests with methods that are not idempotent use a fresh connection. So does a request for which the server has
       probably closed the kept connection.
     - At most `max_connections` connections are open, idle ones included. At most `max_connections` fetches run
@@ -137,6 +139,7 @@ class CurlFetcher:
         self._max_connections = max_connections
         self._places = asyncio.Semaphore(max_connections)
         self._transfers = Transfers(max_connections)
+        self._turns = Turns()
         self._deadlines = Deadlines(asyncio.get_running_loop().time)
         self._idle: list[CurlExchange] = []
         self._kept = IdleConnections()
@@ -227,6 +230,7 @@ class CurlFetcher:
         finally:
             self._deadlines.discard(exchange)
             self._transfers.stop(exchange.curl)
+        await self._turns.take()
         return exchange.outcome(result)
 
     async def close(self) -> None:

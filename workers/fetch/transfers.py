@@ -33,16 +33,12 @@ class Transfers:
 
     libcurl releases a handle before the handle's future is done, and before `stop` returns. At most `max_connections`
     connections exist, idle ones included.
-
-    At most one future is done in each turn of the event loop. The work that follows, such as reading a page, then
-    delays the loop's other events for one answer at a time, even if many transfers end at once.
     """
 
     def __init__(self, max_connections: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Any, asyncio.Future[Result]] = {}
         self._timer: asyncio.Handle | None = None
-        self._next: asyncio.Handle | None = None
         self._ready = select.epoll()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
@@ -81,8 +77,6 @@ class Transfers:
         self._loop.remove_reader(self._ready.fileno())
         self._multi.close()
         self._on_timer(-1)
-        if self._next is not None:
-            self._next.cancel()
         self._ready.close()
 
     def _on_socket(self, what: int, fd: int, multi: Any, known: object) -> None:
@@ -107,26 +101,22 @@ class Transfers:
     def _on_timeout(self) -> None:
         self._timer = None
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
-        self._finish_soon()
+        self._settle()
 
     def _on_ready(self) -> None:
         act = self._multi.socket_action
         for fd, mask in self._ready.poll(0):
             act(fd, _READY[mask & 31])
-        self._finish_soon()
+        self._settle()
 
-    def _finish_soon(self) -> None:
-        if self._next is None:
-            self._finish_one()
-
-    def _finish_one(self) -> None:
-        """Finish one transfer that has ended. If there are more, finish the next one in the next turn of the loop."""
-        left, succeeded, failed = self._multi.info_read(1)
-        self._next = self._loop.call_soon(self._finish_one) if left else None
-        for curl in succeeded:
-            self._finish(curl, (0, ""))
-        for curl, code, text in failed:
-            self._finish(curl, (code, text))
+    def _settle(self) -> None:
+        left = 1
+        while left:
+            left, succeeded, failed = self._multi.info_read()
+            for curl in succeeded:
+                self._finish(curl, (0, ""))
+            for curl, code, text in failed:
+                self._finish(curl, (code, text))
 
     def _finish(self, curl: Any, result: Result) -> None:
         future = self._waiting.pop(curl, None)

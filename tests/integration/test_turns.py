@@ -1,4 +1,4 @@
-"""Transfers that end at the same moment are finished one by one, so that other events of the loop come between."""
+"""Fetches that end at the same moment return in separate turns of the loop, so that other events come between."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ import pytest
 from shared.domain.web.fetch import Answer, FetchRequest
 from tests.support.web.fetchers import fetcher, run
 from tests.support.web.raw_server import Connection, page, raw_server
+from workers.fetch.turns import Turns
 
 MANY = 20
 
@@ -46,3 +47,19 @@ def test_answers_that_arrive_at_once_are_given_in_separate_turns(on_uvloop: bool
         assert len(set(turns)) == MANY, sorted(turns)
 
     run(main(), on_uvloop=on_uvloop)
+
+
+def test_cancelled_waiter_costs_the_others_no_turn() -> None:
+    async def main() -> None:
+        turns = Turns()
+        tasks = [asyncio.create_task(turns.take()) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert [task.done() for task in tasks] == [True, False, False, False, False]
+        tasks[1].cancel()
+        tasks[3].cancel()
+        await asyncio.wait(tasks, timeout=30)
+        assert [task.cancelled() for task in tasks] == [False, True, False, True, False]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(turns.take(), 30)
+
+    run(main())
