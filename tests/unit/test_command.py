@@ -122,7 +122,8 @@ def test_command_test_runs_the_short_set_unless_told_otherwise(
     monkeypatch.setattr("tests.support.developer_commands._python", python)
     assert main(["test", *given]) == Exit.OK
     cores = len(os.sched_getaffinity(0))
-    assert ran == [("-m", "pytest", "-n", str(cores + max(1, cores // 2)), "--dist", "worksteal", *chosen)]
+    processes = cores + max(1, cores // 2) if chosen[: len(SHORT)] == SHORT else 2 * cores
+    assert ran == [("-m", "pytest", "-n", str(processes), "--dist", "worksteal", *chosen)]
 
 
 @pytest.mark.parametrize(
