@@ -20,6 +20,7 @@ from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.store import Store
+from shared.wire.published_specs import size_problem
 
 log = structlog.get_logger("orb.control")
 
@@ -211,14 +212,17 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 
 
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
-    """Return the reason why workers would refuse a pattern of the spec, and log it. Return None if they accept all.
+    """Return why workers cannot use the spec: it has a pattern that they refuse, or it is too large to be published.
 
-    A crawl with such a reason must not be dispatched.
+    Return None if they can use it. A crawl with such a reason must not be dispatched. A refused pattern is logged here,
+    a spec that is too large by the leader.
     """
     reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     if reason is not None:
         log.error("crawl_pattern.refused", crawl=row.crawl_id, name=row.name, revision=row.revision, reason=reason)
-    return reason
+        return reason
+    too_large = size_problem(row.spec.encode())
+    return None if too_large is None else str(too_large)
 
 
 def _renew(crawl: DispatchCrawl, row: CrawlRow, spec: CrawlSpec) -> None:

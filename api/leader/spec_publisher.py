@@ -14,7 +14,9 @@ from api.crawls.controller import CrawlController
 from api.crawls.reconcile import CloseSpec, ForgetSpec, PublishedSpecs, PublishSpec, SpecAction, SpecState
 from api.frontier.dispatch_crawls import spec_of
 from api.members.membership import read_record
-from shared.domain.crawl.spec import decode_spec
+from shared.domain.crawl.spec import CrawlSpec, decode_spec
+from shared.domain.errors import Permanent
+from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.clock import Clock
 from shared.ports.coordinator import MAX_WRITES, Coordinator, Entry, Leadership
@@ -22,6 +24,7 @@ from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.runtime.supervise import Failpoint, no_failpoint
 from shared.wire.keys import CrawlRecord, Keys, encode_suffixes
+from shared.wire.published_specs import published_text
 
 log = structlog.get_logger("orb.control")
 
@@ -59,6 +62,7 @@ class CrawlSpecPublisher:
         self._specs: PublishedSpecs | None = None
         self._listed_at = 0.0
         self._suffixes_published = False
+        self._refused: set[tuple[CrawlId, Revision]] = set()
 
     async def once(self) -> None:
         """Publish the specs that changed since the last call.
@@ -86,11 +90,7 @@ class CrawlSpecPublisher:
             case PublishSpec(row, paused):
                 if (spec := spec_of(row)) is not None:
                     self._failpoint("before_spec")
-                    document = row.spec.encode()
-                    await self._publisher.publish(
-                        PublishedSpec(crawl_id, row.revision, spec, self._partitions, paused=paused, document=document)
-                    )
-                    log.info("spec.published", crawl=crawl_id, revision=row.revision, paused=paused)
+                    await self._publish(row, spec, paused=paused)
                 specs.published[crawl_id] = SpecState(row.revision, gone=False, paused=paused)
                 specs.ending.pop(crawl_id, None)
             case CloseSpec(gone=gone):
@@ -103,6 +103,31 @@ class CrawlSpecPublisher:
                     specs.published[crawl_id] = None
             case ForgetSpec():
                 specs.ending[crawl_id] = self._clock.elapsed()
+
+    async def _publish(self, row: CrawlRow, spec: CrawlSpec, *, paused: bool) -> None:
+        """Publish the active spec of a crawl.
+
+        If the coordinator refuses it for good, only log that, so that other crawls are published. The caller counts it
+        as published, so the next comparison of all records tries it again.
+        """
+        document = published_text(row.spec.encode())
+        try:
+            await self._publisher.publish(
+                PublishedSpec(row.crawl_id, row.revision, spec, self._partitions, paused=paused, document=document)
+            )
+        except Permanent as error:
+            if (row.crawl_id, row.revision) not in self._refused:
+                self._refused.add((row.crawl_id, row.revision))
+                log.error(
+                    "spec.refused",
+                    crawl=row.crawl_id,
+                    name=row.name,
+                    revision=row.revision,
+                    bytes=len(document),
+                    error=str(error),
+                )
+            return
+        log.info("spec.published", crawl=row.crawl_id, revision=row.revision, paused=paused)
 
     async def _delete_records(self, specs: PublishedSpecs) -> None:
         """Delete the records of crawls that ended at least `_GONE_FOR_S` seconds ago.

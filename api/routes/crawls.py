@@ -64,6 +64,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
 from shared.domain.reads.declared import CrawlFilter, Declaration, DeclaredCrawl
 from shared.ports.catalog import Exists, Missing, Stale
+from shared.wire.published_specs import size_problem
 
 router = Router(prefix="/v1/crawls", tags=["crawls"])
 
@@ -410,12 +411,18 @@ async def diff_revision(
 
 
 def _declared(name: str, given: GivenSpec, labels: dict[str, str], desired: str | None) -> Declaration:
-    """Return the declaration of the crawl `name` in the request. Raise ApiProblem if the spec has another name."""
+    """Return the declaration of the crawl `name` in the request.
+
+    Raise ApiProblem if the spec has another name, or is too large to be published to the workers.
+    """
     if given.name not in (None, name):
         wrong = FieldError("spec.name", f"is not {name!r}", "leave it out: the path names the crawl")
         raise ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=[wrong])
-    spec = encode_spec(msgspec.structs.replace(given.spec, name=name)).decode()
-    return Declaration(name, spec, labels, None if desired is None else DesiredRun(desired))
+    spec = encode_spec(msgspec.structs.replace(given.spec, name=name))
+    if (problem := size_problem(spec)) is not None:
+        wrong = FieldError(f"spec.{problem.path}".rstrip("."), problem.message, problem.hint)
+        raise ApiProblem(ProblemKind.INVALID, "the crawl spec cannot be used", errors=[wrong])
+    return Declaration(name, spec.decode(), labels, None if desired is None else DesiredRun(desired))
 
 
 def _spec(crawl: DeclaredCrawl) -> dict[str, Any]:

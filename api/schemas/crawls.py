@@ -24,6 +24,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.egress import closed_networks
 from shared.domain.reads.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
 from shared.ports.clock import Clock
+from shared.wire.published_specs import size_problem
 
 NAME: Final = LABEL
 CrawlName = Annotated[
@@ -82,10 +83,7 @@ EXAMPLE: Final[dict[str, Any]] = {
         "budget": {"max_pages": 10000},
     },
 }
-
-
 _AT_WORK: Final = (CrawlState.SEEDING, CrawlState.RUNNING)
-
 
 Desired = Annotated[
     Literal["running", "paused"] | None,
@@ -322,7 +320,7 @@ class Surroundings(Protocol):
 class Needs:
     """What a crawl's spec requires of workers: a pool, and access to the private networks in `allow`.
 
-    - `refused`: why workers cannot use a regular expression in the spec. None if they can use all.
+    - `refused`: why workers cannot use a regular expression in the spec, or cannot get the spec. None if they can.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
     """
 
@@ -351,7 +349,7 @@ class Needs:
 class Seen:
     """What a response says of a crawl besides its stored row: reasons that stop the crawl, and warnings.
 
-    - `refused`: why workers cannot use a regular expression of a seeding or running crawl. None if they can use all.
+    - `refused`: why workers cannot use the spec of a seeding or running crawl. None if they can.
     - `pressure`: the resource pressure that stops a seeding or running crawl. None if there is none.
     - `warnings`: the warnings about the spec.
     - `recrawls`: True if the spec lets the crawl fetch stored pages again.
@@ -376,6 +374,8 @@ def needs_of(spec: str) -> Needs:
     """Return what a stored spec requires of workers. `spec` is its JSON text."""
     read = summary_of(spec)
     refused = refused_pattern(read.scope, read.extract, read.recrawl, read.priority, read.overrides)
+    if refused is None and (problem := size_problem(spec.encode())) is not None:
+        refused = f"the spec is too large: {problem}"
     return Needs(read.pool, read.egress.allow, refused, read.recrawl.used)
 
 

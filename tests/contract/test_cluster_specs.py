@@ -1,18 +1,21 @@
 """Specs that a leader publishes reach workers whole and in order, over every coordinator; absent is never deleted."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from shared.adapters.etcd.specs import EtcdSpecPublisher, EtcdSpecs
-from shared.domain.crawl.spec import CrawlSpec, Seed
+from shared.domain.crawl.spec import CrawlSpec, Fetch, Seed, encode_spec
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from shared.wire.keys import Keys
+from shared.wire.published_specs import MAX_SPEC_BYTES, published_text
 from tests.support.engines.etcd import settled
 
 CRAWL = CrawlId(7)
@@ -46,6 +49,24 @@ def test_what_is_published_is_what_workers_see(on_coordinator: Callable[[Story],
                 await publisher.publish(spec)
                 assert await source.spec(CRAWL, spec.revision) == spec
             assert await source.spec(CRAWL, Revision(3)) == published(5), "a later revision will do"
+
+    on_coordinator(story)
+
+
+def test_largest_spec_that_may_be_published_reaches_workers(on_coordinator: Callable[[Story], None]) -> None:
+    """etcd refuses a request over 1.5 MiB, also one that replaces the record by that of the deleted crawl."""
+    short = CrawlSpec(seeds=(Seed(url="http://example.org/"),), fetch=Fetch(headers={"x-long": ""}))
+    long = replace(short, fetch=Fetch(headers={"x-long": "x" * (MAX_SPEC_BYTES - len(encode_spec(short)))}))
+    document = encode_spec(long)
+    assert len(published_text(document)) == MAX_SPEC_BYTES
+    spec = PublishedSpec(CRAWL, Revision(2**31 - 1), long, 4096, paused=True, document=document)
+
+    async def story(c: Coordinator) -> None:
+        async with leading(c) as leadership, watching(c) as source:
+            publisher = EtcdSpecPublisher(c, leadership, KEYS)
+            await publisher.publish(spec)
+            assert (await source.spec(CRAWL, spec.revision)).spec == long
+            await publisher.publish(dataclasses.replace(spec, gone=True))
 
     on_coordinator(story)
 

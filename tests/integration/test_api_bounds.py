@@ -10,10 +10,12 @@ from api.http.deps import LARGEST_PAGE
 from api.routes.seeds import LINE_BYTES
 from api.schemas.crawls import MAX_LABELS
 from shared.adapters.sql.catalog.access import REMEMBERED_MS
+from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import MAX_POOLS, MasterTuning
 from shared.domain.reads.declared import Declaration, Repeatable
 from shared.ports.catalog import Exists
+from shared.wire.published_specs import MAX_SPEC_BYTES
 from tests.support.api.rest_api import SOMEONE, SPEC, api, problem
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
@@ -160,5 +162,49 @@ def test_root_redirects_to_docs_and_problem_holds_only_set_fields(
             assert set(missing) == {"type", "title", "status", "detail", "instance", "request_id"}
             assert set(wrong) == {*missing, "errors"}
             assert [set(error) for error in wrong["errors"]] == [{"path", "message"}]
+
+    asyncio.run(story())
+
+
+def test_spec_that_workers_could_not_get_is_refused_with_its_size(tmp_path: Path) -> None:
+    """One value of etcd has at most 1.5 MiB. A spec beyond that was stored, and stopped the leader."""
+    seeds = [f"https://example.org/{number:06}/{'x' * 40}" for number in range(20_000)]
+    prefix, plain = {"seeds": seeds, "scope": {"mode": "prefix"}}, {"seeds": seeds}
+    override = {"hosts": ["example.org"], "mode": "prefix"}
+    long = {"seeds": seeds[:1], "fetch": {"headers": {"x-long": "x" * MAX_SPEC_BYTES}}}
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
+            made = await client.post("/v1/crawls", json={"name": "docs", "spec": plain})
+            assert (made.status_code, made.json()["blocking_reason"]) == (201, None), "workers do not need these seeds"
+            for answer in (
+                await client.post("/v1/crawls", json={"name": "other", "spec": prefix}),
+                await client.put("/v1/crawls/docs", json={"spec": prefix}),
+                await client.post("/v1/crawls/docs/plan", json={"spec": prefix}),
+                await client.patch("/v1/crawls/docs", json={"spec": {"scope": {"mode": "prefix"}}}),
+                await client.patch("/v1/crawls/docs", json={"spec": {"scope": {"extra_hops": 1}}}),
+                await client.patch("/v1/crawls/docs", json={"spec": {"overrides": [override]}}),
+            ):
+                (error,) = problem(answer, 422, "invalid")["errors"]
+                assert error["path"] == "spec.seeds"
+                assert f"the limit is {MAX_SPEC_BYTES}" in error["message"]
+                assert "POST /v1/crawls/{name}/seeds" in error["hint"]
+            assert (await client.get("/v1/crawls/docs")).json()["revision"] == 1
+            (error,) = problem(await client.put("/v1/crawls/docs", json={"spec": long}), 422, "invalid")["errors"]
+            assert (error["path"], error["hint"]) == ("spec", "shorten its patterns, rules and overrides")
+
+    asyncio.run(story())
+
+
+def test_stored_spec_that_is_too_large_says_what_stops_the_crawl(tmp_path: Path) -> None:
+    """An earlier version stored it."""
+    seeds = tuple(Seed(url=f"https://example.org/{number:06}/{'x' * 40}") for number in range(20_000))
+    spec = encode_spec(CrawlSpec(name="docs", seeds=seeds, scope=Scope(mode=ScopeMode.PREFIX))).decode()
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
+            await served.catalog.create(Declaration("docs", spec, {}), start=True, actor=SOMEONE, now_ms=0)
+            crawl = (await client.get("/v1/crawls/docs")).json()
+            assert "the spec is too large: seeds: workers would get" in crawl["blocking_reason"]
 
     asyncio.run(story())

@@ -41,6 +41,12 @@ def same_scope(before: CrawlSpec, after: CrawlSpec) -> bool:
     return not modes or prefixes(before) == prefixes(after)
 
 
+def needs_seeds(spec: CrawlSpec) -> bool:
+    """Return True if the seeds of the spec decide which links are in scope: in mode prefix, and with extra hops."""
+    modes = spec.scope.mode, *(override.mode for override in spec.overrides)
+    return spec.scope.extra_hops > 0 or ScopeMode.PREFIX in modes
+
+
 def same_admission(before: CrawlSpec, after: CrawlSpec) -> bool:
     """Return True if the scopes are equal (`same_scope`), and no host has a higher limit of pages in `after`.
 
