@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from api.members.membership import members_in
-from shared.domain.ops.config import Drains
+from shared.domain.ops.config import Drains, MemberRole
 from shared.ports.clock import Clock
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.desired import Desired
@@ -18,9 +18,11 @@ from shared.wire.keys import DRAINS, SETTINGS, Keys
 
 log = structlog.get_logger("orb.control")
 
-FORGOTTEN_AFTER_MS: Final = 7 * 24 * 3600 * 1000
-"""Milliseconds after which a request to drain is deleted if its member is not registered. Otherwise the names of lost
-members would be kept forever."""
+FORGOTTEN_AFTER_S: Final = 7 * 24 * 3600.0
+"""Seconds after which a request to drain is deleted if its member was not registered in all that time.
+
+Otherwise the names of lost members would be kept forever.
+"""
 
 _LOOK_S: Final = 600.0
 
@@ -37,12 +39,13 @@ class ConfigPublisher:
         self._desired = desired
         self._clock = clock
         self._looked_at: float | None = None
+        self._missing_since: dict[tuple[MemberRole, str], float] = {}
 
     async def once(self) -> None:
         """Publish the records that differ from SQL.
 
-        At the first call, and then at most once in `_LOOK_S` seconds, also delete old requests to drain members that
-        are gone.
+        At the first call, and then at most once in `_LOOK_S` seconds, also delete the requests to drain members that
+        are gone for long.
         """
         stored = await self._desired.config()
         if await self._write(SETTINGS, config_record(stored)):
@@ -66,15 +69,29 @@ class ConfigPublisher:
         return True
 
     async def _forget_old(self) -> None:
+        """Delete the requests to drain members that were missing at each look of the last FORGOTTEN_AFTER_S seconds.
+
+        The time counts from the first look of this leadership at which the member was missing.
+        """
         now = self._clock.elapsed()
         if self._looked_at is not None and now - self._looked_at < _LOOK_S:
             return
         self._looked_at = now
-        now_ms = self._clock.unix_ms()
         living = members_in(await self._coordinator.list(self._keys.root), self._keys)
+        registered = {MemberRole.MASTER: living.masters, MemberRole.WORKER: living.workers}
+        drains = await self._desired.drains()
+        missing = [(role, name) for role in MemberRole for name in drains.of(role) if name not in registered[role]]
+        self._missing_since = {member: self._missing_since.get(member, now) for member in missing}
+        over = [member for member, since in self._missing_since.items() if now - since >= FORGOTTEN_AFTER_S]
+        if not over:
+            return
+        now_ms = self._clock.unix_ms()
         forgotten = await self._desired.forget_drains(
-            Drains(masters=tuple(living.masters), workers=tuple(living.workers)),
-            before_ms=now_ms - FORGOTTEN_AFTER_MS,
+            Drains(
+                masters=tuple(name for role, name in over if role is MemberRole.MASTER),
+                workers=tuple(name for role, name in over if role is MemberRole.WORKER),
+            ),
+            before_ms=now_ms - int(FORGOTTEN_AFTER_S * 1000),
             now_ms=now_ms,
         )
         if forgotten != Drains():

@@ -68,8 +68,8 @@ class Desired(Protocol):
     async def undrain(self, role: MemberRole, member: str, *, actor: Actor, now_ms: int) -> bool:
         """Withdraw the order to a member to drain. Return True if there was one."""
 
-    async def forget_drains(self, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
-        """Withdraw the orders to drain that are older than `before_ms` and name a member that is not in `living`.
+    async def forget_drains(self, missing: Drains, *, before_ms: int, now_ms: int) -> Drains:
+        """Withdraw the orders to drain that are older than `before_ms` and name a member in `missing`.
 
         Return the members of the withdrawn orders. Times are Unix ms.
         """

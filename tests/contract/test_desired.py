@@ -146,8 +146,8 @@ def test_old_drains_of_members_that_are_gone_are_forgotten_and_no_others(on_desi
         for at, name in ((1, "old"), (1, "living"), (9, "new")):
             await desired.drain(MemberRole.WORKER, name, actor=OPERATOR, now_ms=at)
         await desired.drain(MemberRole.MASTER, "living", actor=OPERATOR, now_ms=1)
-        living = Drains(workers=("living",))
-        forgotten = await desired.forget_drains(living, before_ms=5, now_ms=10)
+        missing = Drains(masters=("living",), workers=("new", "old"))
+        forgotten = await desired.forget_drains(missing, before_ms=5, now_ms=10)
         assert forgotten == Drains(masters=("living",), workers=("old",)), "a worker's life is no master's"
         assert await desired.drains() == Drains(workers=("living", "new"))
 

@@ -123,11 +123,11 @@ def _undrain(connection: Connection, role: MemberRole, member: str, *, actor: Ac
     return True
 
 
-def _forget(connection: Connection, living: Drains, *, before_ms: int, now_ms: int) -> Drains:
+def _forget(connection: Connection, missing: Drains, *, before_ms: int, now_ms: int) -> Drains:
     forgotten: dict[MemberRole, list[str]] = {role: [] for role in MemberRole}
     old = select(drains.c.role, drains.c.member).where(drains.c.since_ms < before_ms).order_by(drains.c.member)
     for role, member in connection.execute(old).all():
-        if member not in living.of(MemberRole(role)):
+        if member in missing.of(MemberRole(role)):
             _undrain(connection, MemberRole(role), member, actor=_LEADER, now_ms=now_ms)
             forgotten[MemberRole(role)].append(member)
     return Drains(masters=tuple(forgotten[MemberRole.MASTER]), workers=tuple(forgotten[MemberRole.WORKER]))
