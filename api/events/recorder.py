@@ -335,6 +335,8 @@ class EventRecorder:
         counted, self._counted = self._counted, set()
         for crawl_id in counted:
             self._move(crawl_id)
+        # A crawl that was deleted before the first comparison of a leadership is moving, but not known.
+        self._moving &= self._crawls.keys()
         moving = sorted(self._moving)
         counters_of = await self._overview.counters(moving) if moving else {}
         since_s, self._progress_at = self._progress_at, now_s

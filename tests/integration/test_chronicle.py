@@ -305,6 +305,29 @@ def test_progress_is_recorded_while_it_changes_and_rates_fall_to_zero(on_stage: 
     on_stage(story)
 
 
+def test_crawl_deleted_as_leader_begins_delays_no_progress_of_others(
+    on_stage: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress raised an error in each pass, before that of crawls with higher ids."""
+
+    async def story(s: Stage) -> None:
+        await s.catalog.create(Declaration("other", "{}"), start=True, actor=SOMEONE, now_ms=s.clock.unix_ms())
+        leader, overviews = s.leader(), SqlOverview.crawl_overviews
+
+        async def begun(overview: SqlOverview, which: Collection[CrawlId] | None = None) -> Sequence[CrawlOverview]:
+            found = await overviews(overview, which)
+            monkeypatch.undo()
+            await s.turn(Verb.DELETE)
+            return found
+
+        monkeypatch.setattr(SqlOverview, "crawl_overviews", begun)
+        await leader.look()
+        told = [f"{event.crawl} {event.action}" for event in await s.told(EventKind.CRAWL, EventKind.PROGRESS)]
+        assert told == ["other created", "other started", "other updated"]
+
+    on_stage(story)
+
+
 def test_of_a_flood_of_dead_letters_some_are_told_and_the_rest_is_said_to_be(on_stage: Callable[..., None]) -> None:
     async def story(s: Stage) -> None:
         leader = s.leader()
