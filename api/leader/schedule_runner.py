@@ -83,6 +83,8 @@ class ScheduleRunner:
         self._noted = noted
         self._claimed: Term | None = None
         self._refused: set[tuple[str, str]] = set()
+        self._due_after: tuple[int, int] | None = None
+        self._queued_after: tuple[str, int, int] | None = None
 
     async def run(self) -> None:
         """Fire what is due, again and again, until cancelled."""
@@ -109,6 +111,9 @@ class ScheduleRunner:
     async def once(self, term: Term) -> float:
         """Run a round under `term`: fire due schedules, and apply verbs whose wait has ended.
 
+        If there are more of them than one round reads, the next round goes on behind those that this one read. So those
+        that cannot be fired delay no other.
+
         A verb waits if it was fired during a run of its crawl and can be applied only after that run. Return the
         seconds until the next round. Raise OwnershipLost if a leader with a later term fires the schedules now.
         """
@@ -116,11 +121,14 @@ class ScheduleRunner:
             await self._schedules.claim(term)
             self._claimed = term
         now_ms, next_ms = self._clock.unix_ms(), await self._schedules.next_fires_ms()
-        due = await self._schedules.due(now_ms, AT_ONCE) if next_ms is not None and next_ms <= now_ms else ()
+        is_due = next_ms is not None and next_ms <= now_ms
+        due = await self._schedules.due(now_ms, AT_ONCE, self._due_after) if is_due else ()
         moved = waited = False
         for batch in _batches(due, BATCH):
             moved |= await self._fire(term, batch)
-        for waiting in await self._schedules.queued(AT_ONCE):
+        self._due_after = due[-1].place if len(due) == AT_ONCE else None
+        queued = await self._schedules.queued(AT_ONCE, self._queued_after)
+        for waiting in queued:
             try:
                 now_ms = self._clock.unix_ms()
                 fired = await self._schedules.fire_queued(term, waiting, now_ms, self._partitions)
@@ -130,10 +138,13 @@ class ScheduleRunner:
                     self._changed()
             except Permanent as error:
                 self._refuse(f"schedule {waiting.schedule_id}, crawl {waiting.crawl}", error)
+        self._queued_after = queued[-1].place if len(queued) == AT_ONCE else None
         if moved or waited:
             self._publish()
         if moved:
             return 0.0 if len(due) == AT_ONCE else LEAST_S
+        if AT_ONCE in (len(due), len(queued)):  # The next round reads further ones.
+            return LEAST_S
         if due:  # None of them can be fired: do not try again at once.
             return _LOOK_S
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000

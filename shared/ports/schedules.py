@@ -109,8 +109,12 @@ class Schedules(Protocol):
         Raise OwnershipLost if a leader of a later term has claimed them already.
         """
 
-    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
+    async def due(
+        self, now_ms: int, max_count: int, after: tuple[int, int] | None = None
+    ) -> Sequence[StoredSchedule | UnreadableSchedule]:
         """Return up to `max_count` schedules that fire at `now_ms` (Unix ms) or earlier, the earliest first.
+
+        `after`: return only schedules with a greater `place`. None: begin with the earliest.
 
         Paused schedules are left out. A schedule whose spec cannot be read is returned as UnreadableSchedule.
         """
@@ -142,8 +146,10 @@ class Schedules(Protocol):
         never accept the transaction. A single step may be the cause.
         """
 
-    async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
+    async def queued(self, max_count: int, after: tuple[str, int, int] | None = None) -> Sequence[QueuedEffect]:
         """Return up to `max_count` queued effects that may be applied now, because their wait has ended.
+
+        They are ordered by `place`. `after`: return only effects with a greater place. None: begin with the first.
 
         An effect is the verb that a firing applies to one crawl. It is queued if it must wait until the crawl's present
         run ends.

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from api.leader.schedule_runner import ScheduleRunner
+from api.leader import schedule_runner
+from api.leader.schedule_runner import LEAST_S, ScheduleRunner
 from shared.domain.crawl.state import Verb
 from shared.domain.frontier.states import CrawlState
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
@@ -79,6 +80,41 @@ def test_queued_effect_of_unreadable_schedule_delays_no_other(on_schedules: Call
         assert (await stage.state("a"), await stage.state("b")) == (CrawlState.FINISHED, CrawlState.SEEDING)
         [refused] = [line for line in logs if line["event"] == "schedule.refused"]
         assert "the schedule 'a' cannot be used: its spec cannot be read" in refused["error"]
+
+    on_schedules(story)
+
+
+@pytest.mark.parametrize("queues", [False, True], ids=["due", "queued"])
+def test_more_unreadable_schedules_than_round_reads_delay_no_other(
+    on_schedules: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, queues: bool
+) -> None:
+    """Each round read the same ones, which never move, so all other schedules stopped."""
+    monkeypatch.setattr(schedule_runner, "AT_ONCE", 2)
+
+    async def story(stage: Stage) -> None:
+        names = ["a", "b", "c", "d", "e"]
+        if queues:
+            await queued(stage, *names)
+        else:
+            for name in names:
+                await stage.crawl(name)
+                await stage.declared(ScheduleSpec(Verb.START, crawl=name, every_s=60), name)
+        for name in names[:4]:
+            await written_later(stage, name)
+        noted = list[str]()
+        runner = ScheduleRunner(
+            stage.schedules, AfterFiring(), PARTITIONS, lambda: TERM, lambda: None, lambda: None,
+            lambda name, firing, waited: noted.append(name),
+        )  # fmt: skip
+        pauses = [await runner.attempt() for _ in range(3)]
+        assert noted == ["e"]
+        assert pauses == [LEAST_S, LEAST_S, pauses[2]], "further ones are read soon"
+        await written_later(stage, "e")
+        await stage.run.write(lambda c: c.execute(text("UPDATE schedules SET spec = :spec WHERE name = 'b'"), {
+            "spec": '{"verb":"start","crawl":"b","every_s":60,"overlap":"queue"}'}))  # fmt: skip
+        for _ in range(3):
+            await runner.attempt()
+        assert noted == ["e", "b"], "the next rounds begin with the first ones again"
 
     on_schedules(story)
 

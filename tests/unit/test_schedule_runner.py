@@ -49,9 +49,12 @@ class OneTable:
             raise OwnershipLost("a later leader has claimed")
         self.term = term
 
-    async def due(self, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
+    async def due(
+        self, now_ms: int, max_count: int, after: tuple[int, int] | None = None
+    ) -> Sequence[StoredSchedule | UnreadableSchedule]:
         self.asked.append(max_count)
-        found = sorted((at, number) for number, at in self.rows.items() if at <= now_ms)[:max_count]
+        due = sorted((at, number) for number, at in self.rows.items() if at <= now_ms)
+        found = [place for place in due if after is None or place > after][:max_count]
         return [StoredSchedule(number, f"s{number}", 1, SPEC, False, at, at, 0, 0, "test") for at, number in found]
 
     async def next_fires_ms(self) -> int | None:
@@ -83,7 +86,7 @@ class OneTable:
             raise Permanent("a row is refused")
         return [await self.fire(term, stored, step, now_ms, partitions) for stored, step in steps]
 
-    async def queued(self, max_count: int) -> Sequence[QueuedEffect]:
+    async def queued(self, max_count: int, after: tuple[str, int, int] | None = None) -> Sequence[QueuedEffect]:
         return self.queue
 
     async def fire_queued(self, term: Term, queued: QueuedEffect, now_ms: int, partitions: int) -> HistoryChange | None:
@@ -163,7 +166,9 @@ def test_schedule_that_cannot_be_fired_delays_no_other() -> None:
         table = OneTable([due_ms] * 3)
         found = await table.due(clock.unix_ms(), AT_ONCE)
 
-        async def due(now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
+        async def due(
+            now_ms: int, max_count: int, after: tuple[int, int] | None = None
+        ) -> Sequence[StoredSchedule | UnreadableSchedule]:
             assert isinstance(found[1], StoredSchedule)
             unknown = replace(found[1], spec=structs.replace(SPEC, zone="Mars/Olympus"))
             fired = table.rows[3] != due_ms

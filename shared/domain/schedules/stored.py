@@ -56,6 +56,11 @@ class StoredSchedule:
     created_by: str
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The place of the schedule in the order in which due schedules are read: when it fires, and its id."""
+        return self.fires_ms or 0, self.schedule_id
+
+    @property
     def tag(self) -> str:
         """The HTTP ETag of this version. A schedule that was deleted and created again has another tag."""
         return schedule_tag(self.schedule_id, self.version)
@@ -89,6 +94,11 @@ class UnreadableSchedule:
     created_at_ms: int
     created_by: str
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place of the schedule in the order in which due schedules are read: when it fires, and its id."""
+        return self.fires_ms or 0, self.schedule_id
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedEffect:
@@ -97,6 +107,11 @@ class QueuedEffect:
     schedule_id: int
     due_ms: int
     crawl: str
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The place of the effect in the order in which effects are read."""
+        return self.crawl, self.schedule_id, self.due_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ _QUEUED: Final = text(
     " AND EXISTS (SELECT 1 FROM schedules s WHERE s.schedule_id = e.schedule_id AND NOT s.paused)"
     " AND NOT EXISTS (SELECT 1 FROM crawls c WHERE c.name = e.crawl AND c.state <> 'deleted'"
     " AND c.state IN ('seeding', 'running', 'paused'))"
+    " AND (e.crawl, e.schedule_id, e.due_ms) > (:crawl, :schedule_id, :due_ms)"
     " ORDER BY e.crawl, e.schedule_id, e.due_ms LIMIT :max_count"
 )
 _ALL_PUBLISHED: Final = text("(command IS NULL OR commanded)")
@@ -81,13 +82,18 @@ def claim(connection: Connection, term: Term) -> None:
         raise OwnershipLost(f"schedules are fired under a term later than {term}")
 
 
-def due(connection: Connection, now_ms: int, max_count: int) -> Sequence[StoredSchedule | UnreadableSchedule]:
+def due(
+    connection: Connection, now_ms: int, max_count: int, after: tuple[int, int] | None = None
+) -> Sequence[StoredSchedule | UnreadableSchedule]:
     """Return up to `max_count` schedules that fire at `now_ms` or earlier, the earliest first.
 
-    A schedule whose spec this version cannot read is returned as UnreadableSchedule.
+    `after`: the place (time to fire, schedule id) after which to begin. None: at the first. A schedule whose spec this
+    version cannot read is returned as UnreadableSchedule.
     """
     order = schedules.c.fires_ms, schedules.c.schedule_id
     query = select(schedules).where(_DUE).order_by(*order).limit(max_count)
+    if after is not None:
+        query = query.where(tuple_(*order) > after)
     return [readable(row) for row in connection.execute(query, {"now": now_ms})]
 
 
@@ -140,12 +146,15 @@ def fire_all(
     return [made.get(stored.schedule_id) for stored, _ in steps]
 
 
-def queued(connection: Connection, max_count: int) -> Sequence[QueuedEffect]:
+def queued(connection: Connection, max_count: int, after: tuple[str, int, int] | None = None) -> Sequence[QueuedEffect]:
     """Return up to `max_count` queued verbs that can be applied now, because the run of their crawl has ended.
 
-    A schedule can queue its verb (`Overlap.QUEUE`) if the crawl is in a run at the due time.
+    A schedule can queue its verb (`Overlap.QUEUE`) if the crawl is in a run at the due time. `after`: the place (crawl,
+    schedule id, due time) after which to begin. None: at the first.
     """
-    return [QueuedEffect(*row) for row in connection.execute(_QUEUED, {"max_count": max_count})]
+    crawl, schedule_id, due_ms = after or ("", 0, 0)
+    values = {"crawl": crawl, "schedule_id": schedule_id, "due_ms": due_ms, "max_count": max_count}
+    return [QueuedEffect(*row) for row in connection.execute(_QUEUED, values)]
 
 
 def fire_queued(
