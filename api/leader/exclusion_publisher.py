@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 
 from api.leader.command_rounds import CommandErrors, CommandRounds
-from shared.domain.crawl.exclusions import partitions_with, read_target
+from shared.domain.crawl.exclusions import TargetRefused, partitions_with, stored_target
 from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
@@ -80,7 +80,10 @@ class ExclusionPublisher:
         self.commands.wake()
 
     async def _send_all(self) -> CommandErrors:
-        """Send the commands of new and changed exclusions that are published. Return the commands that were refused."""
+        """Send the commands of new and changed exclusions that are published. Return the commands that were refused.
+
+        A refused command does not delay the others.
+        """
         errors: dict[str, Transient | Permanent] = {}
         sent: set[str] = set()
         for stored in self._to_send:
@@ -94,9 +97,14 @@ class ExclusionPublisher:
         return errors
 
     async def _send(self, stored: StoredExclusion) -> None:
+        try:
+            target = stored_target(stored.target)
+        except TargetRefused as error:
+            at = f"exclusion {stored.exclusion_id}"
+            raise Permanent(f"the target of {at} {error}: delete {at}, or upgrade the masters") from error
         args = {"target": stored.target, "revision": stored.revision, "withdraw": stored.terms.withdraw}
         message = encode(Command(stored.command_id, CrawlId(0), CommandKind.EXCLUDE, args))
-        for partition in partitions_with(read_target(stored.target), self._partitions):
+        for partition in partitions_with(target, self._partitions):
             message_id = f"{stored.command_id}.{partition}"
             await self._broker.publish_command(partition, message, message_id)
         await self._desired.exclusion_commanded(stored.exclusion_id, stored.revision)

@@ -1,5 +1,6 @@
 """/v1/exclusions: hosts, URL prefixes and address ranges that no crawl requests."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Path, Query, Response
@@ -22,7 +23,14 @@ from api.http.routing import Router
 from api.schemas.exclusions import Exclusion, ExclusionChange, ExclusionInput, exclusion_body, terms_body
 from api.schemas.model import Listing
 from api.schemas.plans import DeclarationPlan, declaration_plan
-from shared.domain.crawl.exclusions import MAX_TARGET_CHARS, Target, TargetRefused, partitions_with, read_target
+from shared.domain.crawl.exclusions import (
+    MAX_TARGET_CHARS,
+    Target,
+    TargetRefused,
+    partitions_with,
+    read_target,
+    stored_target,
+)
 from shared.domain.ops.exclusions import ExclusionTerms, StoredExclusion
 from shared.wire.events import EventKind
 from shared.wire.keys import EXCLUSIONS
@@ -49,7 +57,7 @@ async def list_exclusions(
     rows = await served.desired.exclusions(
         after=page.place(int, 0),
         max_count=page.max_count + 1,
-        target=None if target is None else _target(target, "query.target").text,
+        target=None if target is None else _target(target, "query.target", stored_target).text,
     )
     shown, now_ms = rows[: page.max_count], served.clock.unix_ms()
     place = shown[-1].exclusion_id if len(rows) > page.max_count else None
@@ -125,7 +133,7 @@ async def put_exclusion(
     stored = await served.desired.put_exclusion(
         exclusion_id,
         terms,
-        len(partitions_with(read_target(before.target), served.partitions)),
+        len(partitions_with(_target(before.target, read=stored_target), served.partitions)),
         expected=expected,
         actor=by,
         now_ms=served.clock.unix_ms(),
@@ -148,9 +156,13 @@ async def delete_exclusion(exclusion_id: ExclusionId, served: Served, by: By, ex
     _changed(exclusion_id, "deleted", served)
 
 
-def _target(text: str, field: str = "target") -> Target:
+def _target(text: str, field: str = "target", read: Callable[[str], Target] = read_target) -> Target:
+    """Return the target that `text` names. Raise ApiProblem if `read` refuses it.
+
+    `read`: `read_target` for a new exclusion, `stored_target` for one that an earlier version may have stored.
+    """
     try:
-        return read_target(text)
+        return read(text)
     except TargetRefused as error:
         wrong = FieldError(field, error.reason, error.hint)
         raise ApiProblem(ProblemKind.INVALID, "the target cannot be excluded", errors=[wrong]) from error

@@ -19,7 +19,7 @@ class ExclusionsFollower:
     """Stores in `current` the exclusions that the leader last published. `view`: watched keys of the coordinator.
 
     `changed` is called with the new exclusions after each change. If the published record is missing or unreadable, the
-    earlier exclusions stay in force.
+    earlier exclusions stay in force. A target that this version cannot read is logged, and all others are applied.
     """
 
     def __init__(self, view: View, keys: Keys, *, changed: Callable[[Exclusions], None] = lambda current: None) -> None:
@@ -53,5 +53,8 @@ class ExclusionsFollower:
         except Malformed as error:
             log.error("exclusions.rejected", reason=str(error), kept_revision=self.current.revision)
             return
+        if unread := self.current.unread:
+            target, refused = next(iter(unread.items()))
+            log.error("exclusions.skipped", count=len(unread), target=target, reason=str(refused))
         log.info("exclusions.applied", revision=self.current.revision)
         self._changed(self.current)

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from shared.domain.crawl.exclusions import Exclusions, TargetRefused
+from shared.domain.crawl.exclusions import Exclusions
 from shared.domain.ops.config import AS_STARTED, Drains, StoredConfig, decode_config
 from shared.ports.coordinator import Entry, Snapshot
 from shared.wire.keys import DRAINS, SETTINGS, ConfigRecord, Keys, decode_record, encode_record
@@ -87,9 +87,12 @@ def exclusions_record(revision: int, targets: Sequence[str]) -> bytes:
 
 
 def exclusions_of(entry: Entry) -> Exclusions:
-    """Return the exclusions from the entry of the key `EXCLUSIONS`. Raise Malformed if it cannot be decoded."""
+    """Return the exclusions from the entry of the key `EXCLUSIONS`. Raise Malformed if it cannot be decoded.
+
+    A target that this version of the program cannot read is in `unread` of the result.
+    """
     record = decode_record(ConfigRecord, entry.value)
     try:
         return Exclusions(record.revision, msgspec.json.decode(bytes(record.value), type=list[str]))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TargetRefused) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error

@@ -14,6 +14,8 @@ from shared.adapters.sql.catalog import exclusions as stored_exclusions
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import audit_log, exclusions
 from shared.domain.ops.access import Role
+from shared.domain.ops.exclusions import ExclusionTerms
+from shared.domain.reads.declared import Actor
 from tests.support.api.rest_api import PARTITIONS, Api, api, problem
 
 Story = Callable[[Api, httpx.AsyncClient], Awaitable[None]]
@@ -127,6 +129,7 @@ def test_list_is_paged_in_order_of_creation(tmp_path: Path) -> None:
         ({"target": "*.example.org"}, "target", "is not a host"),
         ({"target": "192.0.2.1/24"}, "target", "host bits set"),
         ({"target": "a" * 3_000}, "target", "2048"),
+        ({"target": "https://example.org/" + "文" * 226}, "target", "has 2054 characters in canonical form"),
         ({"target": "a\x00b"}, "target", ""),
         ({"reason": ""}, "reason", ""),
         ({"until": "2020-01-01T00:00:00Z"}, "until", "in the past"),
@@ -140,6 +143,28 @@ def test_wrong_field_is_named_with_the_reason(tmp_path: Path, body: dict[str, An
         (error,) = problem(await client.post(AT, json=ASKED | body), 422, "invalid")["errors"]
         assert error["path"] == path
         assert says in error["message"]
+        problem(await client.post(f"{AT}/plan", json=ASKED | body), 422, "invalid")
+        assert (await client.get(AT)).json()["items"] == []
+
+    as_operator(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "put"),
+    [("https://example.org/" + "%E6%96%87" * 226, "url_prefix", 200), ("regex:.*", "host", 422)],
+)
+def test_row_of_another_version_is_listed_and_deleted(tmp_path: Path, target: str, kind: str, put: int) -> None:
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        await created(client)
+        by = Actor("1", "earlier", "1")
+        await SqlDesired(opened.threads).add_exclusion(target, ExclusionTerms("x"), 1, actor=by, now_ms=0)
+        listed = (await client.get(AT)).json()["items"]
+        assert [(each["target"], each["kind"]) for each in listed] == [("example.org", "host"), (target, kind)]
+        at = f"{AT}/{listed[1]['id']}"
+        assert (await client.get(at)).json() == listed[1]
+        assert (await client.put(at, json={"reason": "y"})).status_code == put
+        assert (await client.delete(at)).status_code == 204
+        assert len((await client.get(AT)).json()["items"]) == 1
 
     as_operator(tmp_path, story)
 

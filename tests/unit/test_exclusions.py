@@ -10,8 +10,10 @@ from shared.domain.crawl.exclusions import (
     Exclusions,
     TargetKind,
     TargetRefused,
+    kind_of,
     partitions_with,
     read_target,
+    stored_target,
 )
 from shared.domain.web.url import locate, partition_of
 
@@ -45,7 +47,8 @@ HOST, PREFIX, NETWORK = TargetKind.HOST, TargetKind.PREFIX, TargetKind.NETWORK
 def test_target_has_one_canonical_form(text: str, kind: TargetKind, canonical: str) -> None:
     target = read_target(text)
     assert (target.kind, target.text) == (kind, canonical)
-    assert read_target(canonical) == target
+    assert read_target(canonical) == stored_target(canonical) == target
+    assert kind_of(canonical) == kind
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,8 @@ def test_target_has_one_canonical_form(text: str, kind: TargetKind, canonical: s
         ("fe80::1%eth0", "write a host"),
         ("192.0.2.7/24", "did you mean 192.0.2.0/24?"),
         ("a" * (MAX_TARGET_CHARS + 1), "shorter prefix"),
+        ("https://example.org/" + "文" * 226, "shorter prefix"),
+        ("https://example.org/?" + " " * 700 + "x", "shorter prefix"),
     ],
 )
 def test_text_that_names_no_target_is_refused_with_a_hint(text: str, hint: str) -> None:
@@ -176,6 +181,23 @@ def test_target_with_hosts_of_several_domains_concerns_all_partitions() -> None:
     assert partitions("co.uk") == partitions("org") == partitions("10.0.0.0/8") == list(range(8))
 
 
-def test_target_of_a_later_version_is_never_ignored() -> None:
-    with pytest.raises(TargetRefused):
-        Exclusions(1, ["example.org", "regex:.*"])
+def test_target_is_as_long_in_canonical_form_as_is_allowed() -> None:
+    text = "https://example.org/" + "文" * 225
+    longest = text + "x" * (MAX_TARGET_CHARS - len(read_target(text).text))
+    assert len(read_target(longest).text) == MAX_TARGET_CHARS
+    with pytest.raises(TargetRefused, match=f"has {MAX_TARGET_CHARS + 1} characters in canonical form"):
+        read_target(longest + "x")
+
+
+def test_stored_target_over_the_limit_stays_in_force() -> None:
+    text = "https://example.org/" + "%E6%96%87" * 226
+    exclusions = Exclusions(1, [text])
+    assert exclusions.first(f"{text}/x", "example.org") == text
+    assert not exclusions.unread
+
+
+def test_unreadable_target_is_kept_apart_and_disables_no_other() -> None:
+    exclusions = Exclusions(1, ["a.test", "regex:.*", "https://b.test/x", "10.0.0.0/99", "http://[", "c.test"])
+    assert list(exclusions.unread) == ["regex:.*", "10.0.0.0/99", "http://["]
+    assert [exclusions.of_host(host) for host in ("a.test", "c.test")] == ["a.test", "c.test"]
+    assert exclusions.first("https://b.test/xy", "b.test") == "https://b.test/x"

@@ -32,6 +32,7 @@ MAX_EXCLUSIONS_BYTES: Final = 1_000_000
 """The limit of all targets together, in bytes. The leader publishes them as one record, which etcd bounds."""
 
 MAX_TARGET_CHARS: Final = 2_048
+"""The limit of a new target, both as written and in canonical form."""
 
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _CACHE: Final = 16_384
@@ -68,12 +69,25 @@ class TargetRefused(ValueError):
 
 
 _EXPECTED: Final = "write a host (example.org), a URL prefix (https://example.org/private/) or a range (192.0.2.0/24)"
+_SHORTER: Final = "exclude a shorter prefix, or the host"
 
 
 def read_target(text: str) -> Target:
-    """Return the target that `text` names, in canonical form. Raise TargetRefused if it is not a valid target."""
+    """Return the target that a request names, in canonical form. Raise TargetRefused if it is not a valid target."""
     if len(text) > MAX_TARGET_CHARS:
-        raise TargetRefused(f"is longer than {MAX_TARGET_CHARS} characters", "exclude a shorter prefix, or the host")
+        raise TargetRefused(f"is longer than {MAX_TARGET_CHARS} characters", _SHORTER)
+    target = stored_target(text)
+    if len(target.text) > MAX_TARGET_CHARS:
+        escaped = f"has {len(target.text)} characters in canonical form, which escapes such as %20 make longer"
+        raise TargetRefused(f"{escaped}; at most {MAX_TARGET_CHARS} are allowed", _SHORTER)
+    return target
+
+
+def stored_target(text: str) -> Target:
+    """Return the target with the canonical form `text`, also if it is longer than a new target may be.
+
+    Raise TargetRefused if this version of the program cannot read it, because another version stored it.
+    """
     if "://" in text:
         return _prefix(text)
     if "/" in text:
@@ -82,6 +96,13 @@ def read_target(text: str) -> Target:
     if address is not None:
         return Target(TargetKind.NETWORK, str(_unmapped(ip_network(address))))
     return _host(text)
+
+
+def kind_of(canonical: str) -> TargetKind:
+    """Return the kind of a target in canonical form, also of one that this version of the program cannot read."""
+    if "://" in canonical:
+        return TargetKind.PREFIX
+    return TargetKind.NETWORK if "/" in canonical else TargetKind.HOST
 
 
 def partitions_with(target: Target, partitions: int) -> Sequence[Partition]:
@@ -152,8 +173,9 @@ def _split(host: str) -> tuple[str, str]:
 class Exclusions:
     """All exclusions in force, compiled so that URLs, hosts and addresses can be checked quickly.
 
-    `revision` is the revision of the cluster's exclusions. It grows with each change. The constructor raises
-    TargetRefused for a target that this version of the program cannot read.
+    - `revision`: the revision of the cluster's exclusions. It grows with each change.
+    - `targets`: the targets in canonical form.
+    - `unread`: the errors of the targets that this version of the program cannot read. All others are in force.
     """
 
     def __init__(self, revision: int = 0, targets: Iterable[str] = ()) -> None:
@@ -161,8 +183,12 @@ class Exclusions:
         self._hosts: Final[dict[str, str]] = {}
         self._prefixes: Final[dict[str, dict[str, str]]] = {}
         self._networks: Final[dict[tuple[int, int], dict[int, str]]] = {}
+        self.unread: Final[dict[str, TargetRefused]] = {}
         for text in targets:
-            self._add(read_target(text))
+            try:
+                self._add(stored_target(text))
+            except TargetRefused as error:
+                self.unread[text] = error
         self._on_host: Final = lru_cache(_CACHE)(self._find)
 
     def __repr__(self) -> str:

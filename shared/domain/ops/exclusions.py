@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.domain.crawl.exclusions import TargetKind, read_target
+from shared.domain.crawl.exclusions import TargetKind, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StoredExclusion:
 
     @property
     def kind(self) -> TargetKind:
-        return read_target(self.target).kind
+        return kind_of(self.target)
 
     @property
     def command_id(self) -> str:

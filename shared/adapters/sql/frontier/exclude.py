@@ -70,6 +70,7 @@ def exclude(connection: Connection, command: CommandRun, exclusions: Exclusions)
     Check only hosts that the exclusion of the command may cover. On these hosts, exclude each URL that any exclusion
     covers. `exclusions`: all exclusions that are in force now.
     """
+    # A target that this version cannot read covers no host. The follower of the exclusions has logged it.
     of_command, withdraw = Exclusions(0, [str(command.args["target"])]), bool(command.args["withdraw"])
     at_host, at_crawl, mark = _place_of(command.after)
     first = at_host // MAX_PARTITIONS
