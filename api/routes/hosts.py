@@ -31,7 +31,7 @@ from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
 from shared.domain.ops.host_policies import StoredHostPolicy, limits_of
-from shared.domain.web.url import host_named, partition_of
+from shared.domain.web.url import DEFAULT_PORT, host_named, partition_of, without_default_port
 from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
 
@@ -129,7 +129,7 @@ async def put_host_policy(
     If nothing differs, nothing changes. The policy may be put before the host is discovered. It applies until it is
     deleted.
     """
-    name, spec, now_ms = _named(host), wanted.spec(), served.clock.unix_ms()
+    name, spec, now_ms = _new_name(host), wanted.spec(), served.clock.unix_ms()
     ends_ms = until_ms(wanted)
     _check_end(ends_ms, now_ms, wanted, await _stored(served, name))
     check_conditions(new, expected)
@@ -157,7 +157,7 @@ async def plan_host_policy(host: HostName, wanted: HostPolicyInput, served: Serv
 
     The request is validated as for a PUT.
     """
-    stored = await _stored(served, _named(host))
+    stored = await _stored(served, _new_name(host))
     _check_end(until_ms(wanted), served.clock.unix_ms(), wanted, stored)
     before = None if stored is None else msgspec.to_builtins(stored.spec)
     return declaration_plan(before, msgspec.to_builtins(wanted.spec()))
@@ -207,5 +207,18 @@ def _named(host: str) -> str:
     name = host_named(host)
     if name is None:
         wrong = FieldError("host", "is not a host", "write name or name:port, as in a URL")
+        raise ApiProblem(ProblemKind.INVALID, "the host is not valid", errors=[wrong])
+    return name
+
+
+def _new_name(host: str) -> str:
+    """Return the host of a new policy in canonical form. Raise ApiProblem if it is not a host, or has a default port.
+
+    A policy of a default port would apply to no usual URL. One that an earlier version stored stays readable, and can
+    be deleted.
+    """
+    name = _named(host)
+    if (plain := without_default_port(host)) is not None:
+        wrong = FieldError("host", DEFAULT_PORT, f"write {plain}: its policy applies to http and https")
         raise ApiProblem(ProblemKind.INVALID, "the host is not valid", errors=[wrong])
     return name

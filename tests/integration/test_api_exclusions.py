@@ -13,6 +13,7 @@ from sqlalchemy import select, update
 from shared.adapters.sql.catalog import exclusions as stored_exclusions
 from shared.adapters.sql.catalog.desired import SqlDesired
 from shared.adapters.sql.engine.access_schema import audit_log, exclusions
+from shared.domain.crawl.exclusions import MAX_TARGET_CHARS
 from shared.domain.ops.access import Role
 from shared.domain.ops.exclusions import ExclusionTerms
 from shared.domain.reads.declared import Actor
@@ -83,7 +84,7 @@ def test_change_needs_the_version_that_was_read_and_is_audited(tmp_path: Path) -
 def test_second_exclusion_of_a_target_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
     async def story(_: Api, client: httpx.AsyncClient) -> None:
         made = (await created(client)).json()
-        detail = problem(await client.post(AT, json=ASKED | {"target": "EXAMPLE.org:80"}), 409, "exists")["detail"]
+        detail = problem(await client.post(AT, json=ASKED | {"target": "EXAMPLE.org"}), 409, "exists")["detail"]
         assert f"exclusion {made['id']} has the target example.org" in detail
         found = (await client.get(AT, params={"target": "Example.org."})).json()["items"]
         assert [each["id"] for each in found] == [made["id"]]
@@ -130,6 +131,8 @@ def test_list_is_paged_in_order_of_creation(tmp_path: Path) -> None:
         ({"target": "192.0.2.1/24"}, "target", "host bits set"),
         ({"target": "a" * 3_000}, "target", "2048"),
         ({"target": "https://example.org/" + "文" * 226}, "target", "has 2054 characters in canonical form"),
+        ({"target": "example.org:443"}, "target", "has the default port"),
+        ({"target": "example.org:80"}, "target", "has the default port"),
         ({"target": "a\x00b"}, "target", ""),
         ({"reason": ""}, "reason", ""),
         ({"until": "2020-01-01T00:00:00Z"}, "until", "in the past"),
@@ -151,7 +154,11 @@ def test_wrong_field_is_named_with_the_reason(tmp_path: Path, body: dict[str, An
 
 @pytest.mark.parametrize(
     ("target", "kind", "put"),
-    [("https://example.org/" + "%E6%96%87" * 226, "url_prefix", 200), ("regex:.*", "host", 422)],
+    [
+        ("https://example.org/" + "%E6%96%87" * 226, "url_prefix", 200),
+        ("regex:.*", "host", 422),
+        ("a.test:443", "host", 200),
+    ],
 )
 def test_row_of_another_version_is_listed_and_deleted(tmp_path: Path, target: str, kind: str, put: int) -> None:
     async def story(opened: Api, client: httpx.AsyncClient) -> None:
@@ -162,6 +169,8 @@ def test_row_of_another_version_is_listed_and_deleted(tmp_path: Path, target: st
         assert [(each["target"], each["kind"]) for each in listed] == [("example.org", "host"), (target, kind)]
         at = f"{AT}/{listed[1]['id']}"
         assert (await client.get(at)).json() == listed[1]
+        if put == 200 and len(target) <= MAX_TARGET_CHARS:
+            assert (await client.get(AT, params={"target": target})).json()["items"] == [listed[1]]
         assert (await client.put(at, json={"reason": "y"})).status_code == put
         assert (await client.delete(at)).status_code == 204
         assert len((await client.get(AT)).json()["items"]) == 1

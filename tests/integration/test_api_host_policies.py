@@ -16,6 +16,8 @@ from shared.adapters.sql.engine.access_schema import audit_log, host_policies
 from shared.domain.errors import Permanent, Transient
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
+from shared.domain.ops.host_policies import HostPolicySpec, limits_of
+from shared.domain.reads.declared import Actor
 from shared.domain.web.url import partition_of
 from shared.wire.messages import Command, decode_report
 from tests.support.api.rest_api import PARTITIONS, Api, api, problem
@@ -121,6 +123,36 @@ def test_of_two_clients_that_create_one_policy_the_second_is_refused(tmp_path: P
         assert [row for row in rows if row.startswith("host_policy")] == ["host_policy.create"]
         await client.delete(HOST)
         assert (await client.put(HOST, json={"slots": 7}, headers=new)).status_code == 201
+
+    as_operator(tmp_path, story)
+
+
+@pytest.mark.parametrize("host", ["a.test:443", "A.Test:80"])
+def test_policy_of_a_default_port_is_refused_with_the_host(tmp_path: Path, host: str) -> None:
+    async def story(_: Api, client: httpx.AsyncClient) -> None:
+        for answer in (
+            await client.put(f"{AT}/{host}", json={"slots": 1}),
+            await client.post(f"{AT}/{host}/plan", json={"slots": 1}),
+        ):
+            [error] = problem(answer, 422, "invalid")["errors"]
+            assert error["path"] == "host"
+            assert "has the default port" in error["message"]
+            assert "write a.test:" in error["hint"]
+
+    as_operator(tmp_path, story)
+
+
+def test_policy_of_port_443_of_an_earlier_version_is_read_and_deleted(tmp_path: Path) -> None:
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        spec = HostPolicySpec(slots=1)
+        await SqlDesired(opened.threads).put_host_policy(
+            "a.test:443", Partition(0), spec, limits_of(spec, None), expected=None, actor=Actor("1", "x", "1"), now_ms=0
+        )
+        at = f"{HOST}:443"
+        assert (await client.get(at)).json()["slots"] == 1
+        assert [each["host"] for each in (await client.get(AT)).json()["items"]] == ["a.test:443"]
+        assert (await client.delete(at)).status_code == 202
+        problem(await client.get(at), 404, "not-found")
 
     as_operator(tmp_path, story)
 

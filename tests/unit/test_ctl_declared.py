@@ -94,6 +94,16 @@ def test_unknown_field_reaches_the_master_which_names_it(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("document", ["host: a.test:443\nslots: 1", "target: A.test:80\nreason: x"])
+def test_host_with_a_default_port_is_refused_by_the_client(tmp_path: Path, document: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(document)
+    [declared] = read([str(file)], [])
+    assert declared.wrong is not None
+    assert "has the default port" in declared.wrong.message
+    assert "write a.test" in declared.wrong.hint
+
+
 def test_field_identity_of_a_key_is_the_kind_of_the_request(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("kind: api-key\nname: k\nrole: viewer\nidentity: certificate\n---\nname: l\nrole: admin\n")

@@ -27,7 +27,6 @@ HOST, PREFIX, NETWORK = TargetKind.HOST, TargetKind.PREFIX, TargetKind.NETWORK
         ("EXAMPLE.Org.", HOST, "example.org"),
         ("example.org:8080", HOST, "example.org:8080"),
         ("example.org.:8080", HOST, "example.org:8080"),
-        ("example.org:80", HOST, "example.org"),
         ("bücher.example", HOST, "xn--bcher-kva.example"),
         ("\uff45xample.org", HOST, "example.org"),
         ("[::1]:8080", HOST, "[::1]:8080"),
@@ -64,6 +63,10 @@ def test_target_has_one_canonical_form(text: str, kind: TargetKind, canonical: s
         ("example.org/private", "write a host"),
         ("example.org?x", "write a host"),
         ("example.org:99999", "write a host"),
+        ("Example.org:80", "write example.org for all its ports and subdomains, or https://example.org/ for ports 80"),
+        ("example.org.:0443", "write example.org for"),
+        ("192.0.2.7:443", "write 192.0.2.7 for"),
+        ("[::1]:80", "write [::1] for"),
         ("a b", "write a host"),
         ("fe80::1%eth0", "write a host"),
         ("192.0.2.7/24", "did you mean 192.0.2.0/24?"),
@@ -193,6 +196,13 @@ def test_stored_target_over_the_limit_stays_in_force() -> None:
     text = "https://example.org/" + "%E6%96%87" * 226
     exclusions = Exclusions(1, [text])
     assert exclusions.first(f"{text}/x", "example.org") == text
+    assert not exclusions.unread
+
+
+def test_stored_target_with_a_default_port_covers_what_it_did() -> None:
+    exclusions = Exclusions(1, ["example.org:443"])
+    assert exclusions.of_host("example.org:443") == "example.org:443"
+    assert exclusions.of_host("example.org") is None
     assert not exclusions.unread
 
 

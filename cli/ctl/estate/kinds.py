@@ -15,7 +15,7 @@ from shared.domain.crawl.spec_parse import SpecError, shown
 from shared.domain.crawl.state import DECIDED_BY_DESIRED
 from shared.domain.ops.seed_sets import set_spec
 from shared.domain.suggestions import label_meant
-from shared.domain.web.url import host_named
+from shared.domain.web.url import DEFAULT_PORT, host_named, without_default_port
 
 Json = Mapping[str, Any]
 Labels = Mapping[str, str]
@@ -143,6 +143,10 @@ def _set_of_crawl(name: str) -> str | WrongField:
 
 
 def _host(name: str) -> str | WrongField:
+    if (plain := without_default_port(name)) is not None:
+        return WrongField(
+            "host", f"{shown(name)} {DEFAULT_PORT}", f"write {plain}: its policy applies to http and https"
+        )
     host = host_named(name)
     return WrongField("host", f"{shown(name)} is not a host", "write name or name:port") if host is None else host
 

@@ -3,7 +3,7 @@
 An exclusion has one target, in one of three forms:
 
 - a host, such as `example.org`: all URLs of the host and its subdomains, on every port. With a port, such as
-  `example.org:8080`, only URLs of that port of that host.
+  `example.org:8080`, only URLs of that port of that host. A default port (80 or 443) is refused: no usual URL has it.
 - a URL prefix, such as `https://example.org/private/`: all URLs of that host and port that begin with it, by http and
   by https. Paths are compared in canonical form and are case-sensitive.
 - an address range, such as `192.0.2.0/24`, or a single address: URLs with such an address as their host, and every
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from shared.domain.ids import Partition
 from shared.domain.web.addresses import Address, Network, embedded, parse_address
-from shared.domain.web.url import locate, partition_of, registrable_domain
+from shared.domain.web.url import DEFAULT_PORT, locate, partition_of, registrable_domain, without_default_port
 
 OWNER: Final = "owner"
 """The exclusion reason of a URL that an exclusion covers."""
@@ -80,11 +80,14 @@ def read_target(text: str) -> Target:
     if len(target.text) > MAX_TARGET_CHARS:
         escaped = f"has {len(target.text)} characters in canonical form, which escapes such as %20 make longer"
         raise TargetRefused(f"{escaped}; at most {MAX_TARGET_CHARS} are allowed", _SHORTER)
+    if target.kind is not TargetKind.PREFIX and (name := without_default_port(text)) is not None:
+        hint = f"write {name} for all its ports and subdomains, or https://{name}/ for ports 80 and 443 of that host"
+        raise TargetRefused(DEFAULT_PORT, hint)
     return target
 
 
 def stored_target(text: str) -> Target:
-    """Return the target with the canonical form `text`, also if it is longer than a new target may be.
+    """Return the target with the canonical form `text`, also if its length or port is refused in new ones.
 
     Raise TargetRefused if this version of the program cannot read it, because another version stored it.
     """

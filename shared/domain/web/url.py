@@ -208,6 +208,20 @@ def host_named(text: str) -> str | None:
     return location.host if location is not None and location.url == f"http://{location.host}/" else None
 
 
+DEFAULT_PORT: Final = "has the default port of http or https, which URLs leave out"
+"""The reason to refuse a host for which `without_default_port` returns a name."""
+
+
+def without_default_port(text: str) -> str | None:
+    """Return the host that `text` names, without its port, if that is the default port of http or https.
+
+    Return None if `text` is no host, or has no port or another one.
+    """
+    places = (locate(f"{scheme}://{text}/") for scheme in ("http", "https"))
+    hosts = {place.host for place in places if place is not None}
+    return min(hosts, key=len) if len(hosts) > 1 else None
+
+
 _CACHED_CHARS: Final = 512
 
 
