@@ -171,12 +171,14 @@ def _problem(text: str, annotation: Any, value: object, path: str, *, suggest: b
         choices = [str(member.value) for member in _enum_of(annotation)]
         hint = did_you_mean(str(value), choices) if suggest else ""
         return SpecProblem(path, f"expected one of {', '.join(choices)}, got {shown(value)}", hint)
+    if expected.endswith("out of range"):
+        return SpecProblem(path, f"expected a number closer to 0, got {shown(value)}")
     form = _HINTS.get(path.rpartition(".")[2], "")
     expected, _, pattern = expected.partition(", got ")[0].partition(" matching regex")
     if pattern and form:
         return SpecProblem(path, f"expected {form}, got {shown(value)}")
     names = re.sub(r"`([^`]*)`", lambda m: " or ".join(_TYPE_NAMES.get(t, t) for t in m[1].split(" | ")), expected)
-    return SpecProblem(path, f"e{names[1:]}, got {shown(value)}", form)
+    return SpecProblem(path, f"{names[:1].lower()}{names[1:]}, got {shown(value)}", form)
 
 
 def _enum_of(annotation: Any) -> type[Enum]:
@@ -193,5 +195,8 @@ def shown(value: object) -> str:
     """Return a wrong value as messages show it: its `repr`, cut to 60 characters. Return "nothing" for None."""
     if value is None:
         return "nothing"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number with more than 4300 digits. YAML has them as 0xFFF...
+        text = "a number with too many digits"
     return text if len(text) <= 60 else text[:57] + "..."
