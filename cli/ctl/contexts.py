@@ -5,6 +5,7 @@ with it.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ TLS: Final = {"tls_ca": "ORB_TLS_CA", "tls_cert": "ORB_TLS_CERT", "tls_key": "OR
 """For each flag that names a TLS file, the environment variable that is used without the flag."""
 
 DEFAULT: Final = "default"
+_VISIBLE: Final = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,10 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
     - A flag overrides its variable, and a variable overrides the context.
     - If a flag or variable names a master that is not in the context, the context's key and TLS files are not used.
 
-    Raise Usage if no master is given, or if a flag or variable names an unknown context.
+    Raise Usage if no master is given, if a flag or variable names an unknown context, or if the key cannot be sent.
     """
     server = flags.get("server") or environ.get(SERVER)
-    key = flags.get("key") or environ.get(KEY)
+    key = given_key(flags.get("key"), environ)
     name = flags.get("context") or environ.get(CONTEXT)
     tls = files(flags, environ)
     access = None
@@ -93,14 +95,41 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
         access = stored.named(name)
     elif stored.current is not None:
         access = stored.known.get(stored.current)
-    if server is None:
-        if access is None:
-            raise Usage(f"no server given: set --server or {SERVER}, or run `orb ctl login --server URL`.")
-        return replace(access, key=access.key if key is None else key, tls=tls or access.tls)
-    servers = addresses(server.split(","))
+    if server is not None:
+        servers = addresses(server.split(","))
+    elif access is not None:
+        servers = access.servers
+    else:
+        raise Usage(f"no server given: set --server or {SERVER}, or run `orb ctl login --server URL`.")
     if access is not None and set(servers) <= set(access.servers):
-        key, tls = access.key if key is None else key, tls or access.tls
+        tls = tls or access.tls
+        if key is None and access.key is not None:
+            key = checked_key(access.key, f"the context {name or stored.current!r}")
     return Access(servers, key, tls)
+
+
+def given_key(flag: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the API key of the flag `--key`, or else of its variable. Remove the space around it.
+
+    Return None if both are missing or blank. Raise Usage if the key cannot be sent.
+    """
+    for text, origin in ((flag, "--key"), (environ.get(KEY), KEY)):
+        if key := (text or "").strip():  # a variable from a file with CRLF ends in CR
+            return checked_key(key, origin)
+    return None
+
+
+def checked_key(key: str, origin: str) -> str:
+    """Return `key`. Raise Usage if an HTTP header cannot contain it. The message does not show the key.
+
+    `origin`: where the key comes from, for the message.
+    """
+    if not _VISIBLE.fullmatch(key):
+        raise Usage(
+            f"the key from {origin} has characters that no API key has: copy the key again "
+            "(`orb ctl login` replaces a stored key)."
+        )
+    return key
 
 
 def files(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> TlsSettings | None:

@@ -6,7 +6,20 @@ import os
 import sys
 
 from cli.ctl.client import Client
-from cli.ctl.contexts import DEFAULT, KEY, SERVER, TLS, Access, addresses, default_path, files, load, save
+from cli.ctl.contexts import (
+    DEFAULT,
+    KEY,
+    SERVER,
+    TLS,
+    Access,
+    addresses,
+    checked_key,
+    default_path,
+    files,
+    given_key,
+    load,
+    save,
+)
 from cli.ctl.problems import Refusal
 from cli.ctl.verb_context import Verbs, note
 from cli.terminal.exits import Exit, Usage
@@ -33,7 +46,7 @@ def _login(arguments: argparse.Namespace) -> int:
     tls = files({flag: getattr(arguments, flag) for flag in TLS}, os.environ)
     if tls is None and given is None:
         tls = contexts.known[name].tls
-    access = Access(servers, arguments.key or os.environ.get(KEY) or _asked(), tls)
+    access = Access(servers, given_key(arguments.key, os.environ) or _asked(), tls)
     if not arguments.unchecked:
         with Client(access, patience_s=arguments.patience, note=note) as client:
             try:
@@ -69,8 +82,11 @@ def _use(arguments: argparse.Namespace) -> int:
 
 
 def _asked() -> str:
-    """Return the API key that the user types without echo, or that is piped in. Raise Usage if it is empty."""
+    """Return the API key that the user types without echo, or that is piped in.
+
+    Raise Usage if it is empty or cannot be sent.
+    """
     key = (getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not key:
         raise Usage(f"no key given: type it, pipe it in, or set {KEY}.")
-    return key
+    return checked_key(key, "standard input")

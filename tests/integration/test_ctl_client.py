@@ -1,6 +1,7 @@
 """The client of `orb ctl`: what it imports, and TLS against a server without it."""
 
 import http.server
+import io
 import subprocess
 import sys
 import threading
@@ -10,7 +11,8 @@ import pytest
 
 from cli.ctl.client import Client
 from cli.ctl.contexts import Access
-from cli.terminal.exits import Environment
+from cli.main import main
+from cli.terminal.exits import Environment, Exit
 
 
 def test_https_is_told_apart_where_the_server_speaks_http() -> None:
@@ -28,6 +30,30 @@ def test_https_is_told_apart_where_the_server_speaks_http() -> None:
             server.shutdown()
             serving.join()
     assert str(ended.value) == f"https://{at} speaks http, not https: use http://{at}."
+
+
+def test_key_that_cannot_be_sent_is_refused_at_once_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Commands retried for 30 s, and then printed the header with the key."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("ORB_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setenv("ORB_API_KEY", "orb_SECRET\rKEY")
+    typed = io.StringIO("orb_SECRET\x1bKEY\n")
+    for words in (["get", "crawls"], ["pause", "docs"], ["login"], ["login", "--unchecked"]):
+        assert main(["ctl", *words]) == Exit.USAGE
+        assert capfd.readouterr().err == (
+            "orb: the key from ORB_API_KEY has characters that no API key has: copy the key again "
+            "(`orb ctl login` replaces a stored key).\n"
+        )
+    monkeypatch.delenv("ORB_API_KEY")
+    monkeypatch.setattr("sys.stdin", typed)
+    assert main(["ctl", "login"]) == Exit.USAGE
+    assert capfd.readouterr().err == (
+        "orb: the key from standard input has characters that no API key has: copy the key again "
+        "(`orb ctl login` replaces a stored key).\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_public_api_is_all_that_is_used() -> None:

@@ -23,6 +23,32 @@ def test_a_flag_goes_before_a_variable_and_a_variable_before_the_file() -> None:
     assert chosen({**NOTHING, "server": "http://f"}, {"ORB_SERVER": "http://v"}, STORED).servers == ("http://f",)
 
 
+SECRET = "orb_SECRETKEY"
+
+
+def test_key_is_used_without_the_space_around_it() -> None:
+    assert chosen(NOTHING, {"ORB_API_KEY": f"{SECRET}\r"}, STORED).key == SECRET
+    assert chosen({**NOTHING, "key": f" {SECRET}\n"}, {"ORB_API_KEY": "mine"}, STORED).key == SECRET
+    assert chosen({**NOTHING, "key": " "}, {"ORB_API_KEY": "\r"}, STORED) == HOME, "a blank key is no key"
+
+
+@pytest.mark.parametrize("inside", ["\x00", "\r", "\n", "\x1b[31m", " ", "\x7f", "\xe9", "\udc80"])
+def test_key_with_a_character_of_no_key_is_refused_unshown(inside: str) -> None:
+    wrong = f"{SECRET}{inside}{SECRET}"
+    stored = Contexts("home", {"home": Access(HOME.servers, wrong)})
+    for flags, environ, contexts, origin in (
+        ({**NOTHING, "key": wrong}, {}, STORED, "--key"),
+        (NOTHING, {"ORB_API_KEY": wrong}, STORED, "ORB_API_KEY"),
+        (NOTHING, {}, stored, "the context 'home'"),
+        ({**NOTHING, "context": "home", "server": "m1:1"}, {}, stored, "the context 'home'"),
+    ):
+        with pytest.raises(Usage, match=f"the key from {origin} has characters that no API key has") as refused:
+            chosen(flags, environ, contexts)
+        assert SECRET not in str(refused.value)
+        assert refused.value.__cause__ is None
+    assert chosen({**NOTHING, "key": "k"}, {}, stored).key == "k", "a key that is not used is not looked at"
+
+
 def test_a_stored_key_is_sent_to_its_own_servers_only() -> None:
     assert chosen({**NOTHING, "server": "http://elsewhere"}, {}, STORED) == Access(("http://elsewhere",), None)
     assert chosen({**NOTHING, "server": "m1:1,http://elsewhere"}, {}, STORED).key is None
