@@ -189,8 +189,8 @@ def _slots(desk: VerbContext, arguments: argparse.Namespace) -> int:
 def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
     """Set the fields in `change` in a host's policy, and keep the policy's other fields. Return the master's answer.
 
-    A value None removes a field. The policy is deleted if no field is left. If another client changes the policy
-    meanwhile, read it again and retry, a few times.
+    A value None removes a field. The policy is deleted if no field is left. If another client creates, changes or
+    deletes the policy meanwhile, read it again and retry, a few times.
 
     Return an empty mapping if the host had no policy and `change` sets no field.
     """
@@ -202,9 +202,12 @@ def _declare_policy(desk: VerbContext, host: str, change: Mapping[str, Any]) -> 
             if refusal.problem.status != 404:
                 raise
             seen = None
-        before = {} if seen is None else {name: seen.body[name] for name in _POLICY}
+        before: dict[str, Any] = {}
+        headers = {"If-None-Match": "*"}
+        if seen is not None:
+            before = {name: seen.body[name] for name in _POLICY}
+            headers = {} if seen.etag is None else {"If-Match": seen.etag}
         wanted = {name: value for name, value in {**before, **change}.items() if value is not None}
-        headers = {} if seen is None or seen.etag is None else {"If-Match": seen.etag}
         if seen is None and not wanted:
             return {}
         try:

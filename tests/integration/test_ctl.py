@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.ctl.client import Client, ClientResponse
 from cli.main import main
 from cli.terminal.exits import Exit
 from shared.domain.frontier.states import CrawlState, UrlState
@@ -246,6 +247,22 @@ def test_hosts_keys_config_and_members_are_tended(running: Served, orb: Orb) -> 
     orb("hosts", "delay", "b.test", "5")
     assert orb("delete", "host-policies", "b.test") == "host-policy/b.test deleted\n"
     assert "config.replace" in orb("get", "audit", "--action", "config.")
+
+
+def test_policies_created_at_once_by_two_commands_lose_nothing(
+    running: Served, orb: Orb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, others = Client.ask, [("delay", "a.test", "5"), ("slots", "a.test", "2")]
+
+    def late(client: Client, method: str, at: str, **more: Any) -> ClientResponse:
+        if method == "PUT" and others:
+            orb("hosts", *others.pop())
+        return ask(client, method, at, **more)
+
+    monkeypatch.setattr(Client, "ask", late)
+    assert "host/a.test is blocked" in orb("hosts", "block", "a.test", "--reason", "by mail")
+    policy = json.loads(orb("get", "host-policy", "a.test", "-o", "json"))
+    assert (policy["delay_s"], policy["block"]["reason"], policy["slots"]) == (5, "by mail", 2)
 
 
 def test_seed_sets_are_put_from_files_listed_and_deleted(running: Served, orb: Orb, tmp_path: Path) -> None:

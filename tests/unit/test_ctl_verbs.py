@@ -301,6 +301,19 @@ def test_set_changes_single_values_also_under_concurrent_changes() -> None:
     assert [each.headers.get("if-match") for each in masters.asked] == [None, '"1"', None, '"2"']
 
 
+def test_new_policy_with_lost_answer_is_read_again_and_not_lost() -> None:
+    nothing, block = problem(404, "not-found"), {"reason": "x"}
+    policy = {"host": "a.test", "delay_s": None, "block": block, "slots": None}
+    mine = httpx.Response(200, json=policy, headers={"ETag": '"1"'})
+    masters = Masters([nothing, BROKEN, STALE, mine, mine], count=2)
+    said = masters.run("hosts", "block", "a.test", "--reason", "x")
+    assert said == "host/a.test is blocked until it is unblocked\n"
+    puts = [each for each in masters.asked if each.method == "PUT"]
+    assert [json.loads(each.content) for each in puts] == [{"block": block}] * 3
+    conditions = [(each.headers.get("if-none-match"), each.headers.get("if-match")) for each in puts]
+    assert conditions == [("*", None), ("*", None), (None, '"1"')]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
