@@ -1,6 +1,8 @@
 """What a command was asked for: a file is there whole or not at all, and an error is a sentence."""
 
+import fcntl
 import os
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,65 @@ def test_what_was_begun_and_failed_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_file_that_another_command_writes_is_refused(failed: bool, tmp_path: Path) -> None:
+    """The second command truncated the file that the first one then published with holes."""
+    place = tmp_path / "out"
+
+    def write() -> None:
+        with written_whole(place) as out:
+            out.write(b"first" * 100_000)
+            with pytest.raises(Environment, match=r"another command is writing .*out: wait"), written_whole(place):
+                pass
+            if failed:
+                raise KeyboardInterrupt
+
+    if failed:
+        with pytest.raises(KeyboardInterrupt):
+            write()
+        assert list(tmp_path.iterdir()) == []
+    else:
+        write()
+        assert place.read_bytes() == b"first" * 100_000
+    with written_whole(place) as out:
+        out.write(b"second")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out", b"second")]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_file_begun_when_another_command_ends_is_not_mixed_with_its(
+    failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, lock = tmp_path / "out", fcntl.flock
+    first = ExitStack()
+    first.enter_context(written_whole(place)).write(b"first" * 100_000)
+
+    def end_before(fd: int, operation: int) -> None:
+        """End the first command between the second one's `open` and `flock`."""
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with suppress(KeyboardInterrupt), first:
+            if failed:
+                raise KeyboardInterrupt
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", end_before)
+    with written_whole(place) as out:
+        out.write(b"second")
+        assert not place.exists() if failed else place.read_bytes() == b"first" * 100_000
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out", b"second")]
+
+
+def test_rest_of_a_killed_command_is_used_again_and_a_link_is_not(tmp_path: Path) -> None:
+    (tmp_path / ".out.part").write_bytes(b"of the killed command")
+    with written_whole(tmp_path / "out") as out:
+        out.write(b"all")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out", b"all")]
+    (tmp_path / ".out.part").symlink_to("out")
+    with pytest.raises(Usage, match="cannot write"), written_whole(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").read_bytes() == b"all"
 
 
 def test_what_cannot_be_begun_or_ended_is_one_sentence(tmp_path: Path) -> None:
