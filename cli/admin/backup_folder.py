@@ -15,12 +15,13 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from cli.local.folder_lock import held
 from cli.terminal.exits import Environment, Usage
 from shared.domain.software import VERSION
 
@@ -30,6 +31,9 @@ REPORTS: Final = "reports.gz"
 EVENTS: Final = "events.gz"
 ITEMS: Final = "items.gz"
 KEYS: Final = "keys.gz"
+
+_LOCK: Final = "lock"
+"""The file that a command locks while it writes a backup. A complete backup has none."""
 
 _LENGTH: Final = 4
 _MAX_FRAME: Final = 1 << 30
@@ -145,22 +149,49 @@ class NewBackup:
 def new_backup(path: Path) -> Iterator[NewBackup]:
     """Create a folder for a backup, for the `with` block to fill. It appears at `path` only if the block succeeds.
 
-    Raise Usage if `path` exists and is not an empty folder. Raise Environment if the backup cannot be written. Only the
-    current user can read the folder, because a backup contains dead letters, key digests and specs.
+    Raise Usage if `path` exists and is not an empty folder. Raise Environment if the backup cannot be written, or if
+    another command is writing it. Only the current user can read the folder, because a backup contains dead letters,
+    key digests and specs.
     """
+    # The name is the same for all commands that write `path`, so that the next one replaces what a killed one has left.
     staged = path.with_name(f".{path.name}.part")
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise Usage(f"{path} already exists: choose a new folder.")
-        shutil.rmtree(staged, ignore_errors=True)
-        (staged / "tables").mkdir(parents=True, mode=0o700)
+        staged.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged.chmod(0o700)
-        yield NewBackup(staged)
-        staged.replace(path)
+        with held(staged / _LOCK, command="orb backup", flag="DIR"):
+            try:
+                _clear(staged)
+                (staged / "tables").mkdir(mode=0o700)
+                yield NewBackup(staged)
+                staged.replace(path)
+            except BaseException:
+                _remove(staged)
+                raise
+            (path / _LOCK).unlink()
     except OSError as error:
         raise Environment(f"cannot write the backup {path}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _clear(staged: Path) -> None:
+    """Remove everything in the folder but its lock."""
+    for entry in staged.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()
+
+
+def _remove(staged: Path) -> None:
+    """Remove the folder of a backup that failed. Leave what cannot be removed to the next command that writes it.
+
+    The lock is removed after the other files, because without it another command may already write in the folder.
+    """
+    with suppress(OSError):  # the caller raises the error that the backup failed with
+        _clear(staged)
+        (staged / _LOCK).unlink()
+        staged.rmdir()
 
 
 class Backup:
