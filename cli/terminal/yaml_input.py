@@ -1,5 +1,7 @@
 """Parses YAML files, which may also be JSON. An error is one sentence that names its line and column.
 
+A value that JSON cannot have, such as `.inf`, is an error, because values are sent to masters as JSON.
+
 As in YAML 1.2, some values are text even without quotes: `22:00`, `yes`, `no`, `on`, `off`, and times such as
 `2030-06-01`. YAML 1.1 reads them as numbers, booleans or times.
 """
@@ -10,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from cli.terminal.exits import Usage
@@ -35,11 +38,13 @@ def documents(text: str, source: str) -> list[Any]:
     """
     # Parsing JSON as JSON is some hundred times as fast.
     try:
-        return [json.loads(text, object_pairs_hook=_unrepeated, parse_float=_finite, parse_constant=_finite)]
+        data = json.loads(text, object_pairs_hook=_unrepeated, parse_float=_finite, parse_constant=_finite)
+        msgspec.json.encode(data)  # fails if a text has half of a surrogate pair
+        return [data]
     except (ValueError, RecursionError):
         pass  # YAML, or faulty: the YAML loader says where
     try:
-        return list(yaml.load_all(text, _Loader))
+        return _loaded(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
@@ -49,6 +54,19 @@ def documents(text: str, source: str) -> list[Any]:
         raise Usage(f"{source}: this is not YAML: {' '.join(str(error).split())}.") from None
     except RecursionError:
         raise Usage(f"{source}: its values are nested too deeply.") from None
+
+
+def _loaded(text: str) -> list[Any]:
+    """Return the value of each document in a YAML text. Raise YAMLError or RecursionError if there is an error."""
+    loader, values = _Loader(text), []
+    try:
+        while loader.check_data():  # type: ignore[no-untyped-call]  # PyYAML has no types
+            values.append(loader.get_data())
+        return values
+    except (OverflowError, ValueError):  # PyYAML does not check `\Uffffffff`, or the length of `%YAML 1.999...`
+        raise yaml.scanner.ScannerError(None, None, "a number or escape is out of range", loader.get_mark()) from None
+    finally:
+        loader.dispose()
 
 
 def document(text: str, source: str) -> Any:
@@ -77,6 +95,8 @@ def _finite(text: str) -> float:
     return number
 
 
+_SHOWN_CHARS: Final = 40
+
 MAX_EXPANDED: Final = 10_000_000
 """A text may have at most `2 * len(text) + MAX_EXPANDED` characters after each alias (`*name`) was replaced by its
 value."""
@@ -85,12 +105,13 @@ value."""
 def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Return the approximate number of characters that a node has after each alias is replaced by its value.
 
-    `sizes` caches the results, by `id(node)`. Raise ConstructorError if an alias is inside its own anchor.
+    `sizes` caches the results, by `id(node)`. Raise ConstructorError if an alias is inside its own anchor, or if a
+    mapping has a key that it may not have.
     """
     known = sizes.get(id(node))
     if known is not None:
         if known < 0:
-            raise yaml.constructor.ConstructorError(None, None, "an alias is inside its own anchor", node.start_mark)
+            raise _error(node, "an alias is inside its own anchor")
         return known
     sizes[id(node)] = -1
     size = 2
@@ -100,9 +121,39 @@ def _expanded(node: yaml.Node, sizes: dict[int, int]) -> int:
         case yaml.SequenceNode():
             size += sum(_expanded(each, sizes) for each in node.value)
         case yaml.MappingNode():
+            _check_keys(node)
             size += sum(_expanded(key, sizes) + _expanded(value, sizes) for key, value in node.value)
     sizes[id(node)] = size
     return size
+
+
+def _check_keys(mapping: yaml.MappingNode) -> None:
+    """Raise ConstructorError if a key is repeated, or is neither text nor a number.
+
+    Call it before values are constructed. PyYAML then copies the keys of merged mappings (`<<`) into the mapping, where
+    they may repeat its own keys.
+    """
+    seen: set[str] = set()
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue  # the constructor rejects it
+        kind = key.tag.rpartition(":")[2]
+        if kind not in ("str", "int", "float", "merge", "value"):
+            raise _error(key, f"the key {_shown(key)} is not text: put it in quotes")
+        if key.value in seen and kind != "merge":
+            raise _error(key, f"the key {_shown(key)} is repeated in this mapping")
+        seen.add(key.value)
+
+
+def _shown(node: yaml.Node) -> str:
+    """Return the text of a node for a message, in quotes and shortened. Return `this` if it is no single value."""
+    if not isinstance(node, yaml.ScalarNode):
+        return "this"
+    return repr(node.value if len(node.value) <= _SHOWN_CHARS else f"{node.value[: _SHOWN_CHARS - 1]}…")
+
+
+def _error(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def _is_text(tag: str, value: str) -> bool:
@@ -117,7 +168,10 @@ def _is_text(tag: str, value: str) -> bool:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects repeated keys, and documents whose aliases expand to a too large text."""
+    """A YAML loader that rejects what a request cannot have, and documents whose aliases expand to a too large text.
+
+    It rejects repeated keys, keys such as `null`, numbers that are not finite, and halves of surrogate pairs.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -129,22 +183,30 @@ class _Loader(yaml.SafeLoader):
 
     def construct_document(self, node: yaml.Node) -> Any:
         if _expanded(node, {}) > 2 * self._length + MAX_EXPANDED:
-            raise yaml.constructor.ConstructorError(
-                None,
-                None,
-                f"its aliases expand to more than {MAX_EXPANDED} characters; shorten the document",
-                node.start_mark,
-            )
+            raise _error(node, f"its aliases expand to more than {MAX_EXPANDED} characters; shorten the document")
         return super().construct_document(node)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name is not None and name in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {name!r} is repeated in this mapping", key.start_mark
-                )
-            seen.add(name)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, int):
+                str(value)  # fails for more digits than Python converts
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # PyYAML does not check the form of a value.
+            kind = node.tag.rpartition(":")[2]
+            raise _error(node, f"{_shown(node)} is not a valid {kind}; put text in quotes") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _error(node, f"{_shown(node)} is not a finite number; put text in quotes")
+        return value
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        try:
+            value.encode()
+            return value
+        except UnicodeEncodeError:
+            pass  # JSON writes a character as a surrogate pair, which PyYAML does not join
+        try:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise _error(node, "this text has half of a surrogate pair, which is no character") from None
