@@ -56,7 +56,7 @@ ROWS: Final = {
     ),
     "cluster": (
         "import cli.local.up; from cli.local.fork_server import preload; preload(cli.local.up.IMPORTED)",
-        1380,
+        1390,
         DRAWING | EXPORTING | {"alembic", "sqlalchemy.orm", "sqlalchemy.dialects.postgresql", "asyncpg"},
     ),
 }
