@@ -45,6 +45,10 @@ class Commands:
         else:
             self._runs[run.id] = replace(run, after=rest)
 
+    def place_before_all_reports(self) -> None:
+        """Give every command the sequence 0, before all reports of the stream, because that stream is a new one."""
+        self._runs = {run.id: replace(run, sequence=0) for run in self._runs.values()}
+
     def current(self, run: CommandRun) -> bool:
         """Return True if `run` is the latest state of its command, False if the command has advanced or ended since."""
         return self._runs.get(run.id) is run

@@ -181,7 +181,8 @@ class Owner:
     async def _check_stream(self, writer: PartitionWriter) -> None:
         """Compare the partition's position with the stream, and store the stream's creation time.
 
-        If the position belongs to another stream, start again at 0 and raise an alarm.
+        If the position belongs to another stream, start again at 0 and raise an alarm. The commands in progress then
+        stand before all reports of the stream.
         """
         state = await until_answered(self._broker.reports_state)
         position = writer.own.position
@@ -204,7 +205,10 @@ class Owner:
 
         async def adopt() -> None:
             async with writer.writing():
-                await writer.apply(Changes(), Position(stream_created_ns=state.created_ns))
+                await writer.apply(Changes(stream_replaced=not fits), Position(stream_created_ns=state.created_ns))
+            if not fits:
+                # Their old sequences say nothing of the reports of this stream, which may have smaller ones.
+                writer.own.commands.place_before_all_reports()
 
         await until_resource_available(adopt)
 

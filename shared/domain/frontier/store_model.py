@@ -135,8 +135,7 @@ class LeaseRequest(Struct, frozen=True):
     - `max_together`: the maximum of all these URLs. Not used if `max_revisits` is 0 and `requisites` is False. Example:
       it is 10, `max_revisits` 4, `max_urls` 8. With 4 due pages and 3 requisites, at most 3 other URLs are leased.
     - `compared`: also read the last fetch of each stored page, for a later comparison (`LeasedUrl.last`).
-    - `due_until_ms`: a stored page is leased only if it became due at this time or earlier. 0: no limit. Retries have
-      no such limit.
+    - `due_until_ms`: lease a stored page only if it became due at this time or earlier. 0: no limit. Retries have none.
     """
 
     lease_id: LeaseId
@@ -212,8 +211,7 @@ class FetchRow(Struct, frozen=True):
 class QueueDelta(Struct):
     """The changes of a queue's row in one transaction.
 
-    `queued`, `waiting`, `leased` and `pages` are numbers to add. The other fields are new values; None keeps the stored
-    one.
+    `queued`, `waiting`, `leased`, `pages`: numbers to add. The other fields are new values; None keeps the stored one.
     """
 
     queued: int = 0
@@ -283,6 +281,7 @@ class Changes(Struct):
       returns the queues that have further ones.
     - `letters_sent`: ids of dead letters to delete, because their messages were published again.
     - `commands_given_up`: ids of commands in progress that can never be applied.
+    - `stream_replaced`: give all commands in progress the sequence 0, before all reports of the stream.
     - `marks`: the number of each crawl's newest command in progress. The transaction writes this number into the rows
       of URLs that it writes. A command skips rows that have its own number or a higher one.
     - `losses_to_replace`: new fetches of URLs that have the flag LOSSES_COUNTED. The crawl's counts include what an
@@ -312,6 +311,7 @@ class Changes(Struct):
     dead_letters: list[DeadLetterRow] = field(default_factory=list)
     letters_sent: list[int] = field(default_factory=list)
     commands_given_up: list[str] = field(default_factory=list)
+    stream_replaced: bool = False
     marks: Mapping[CrawlId, int] = field(default_factory=dict)
 
     def queue(self, crawl_id: CrawlId, host_id: HostId) -> QueueDelta:
@@ -432,7 +432,7 @@ class CommandRun(Struct, frozen=True):
     """A command in progress in one partition.
 
     - `number`: orders the commands of a partition and is never reused.
-    - `sequence`: the sequence of the command's message in the reports stream.
+    - `sequence`: the sequence of the command's message in the reports stream. 0: that stream was replaced since then.
     - `through`: only for REPLAY and DISCARD, which apply to dead letters. It is the number of the newest dead letter at
       the moment when the owner accepted the command. Later dead letters are not affected. 0 for other commands.
     - `after`: the place from which the next transaction of the command continues. 0 for the first one.

@@ -101,9 +101,12 @@ class CommandOrder:
             deleted = {row[0] for row in rows(_DELETED)}
             if applied.meant and applied.crawl_id not in deleted:
                 blame(f"{applied.kind} {name} is applied, and {sorted(applied.meant)} are failed since before it")
+        position = rows("SELECT outcome_seq FROM partitions")[0][0]
+        for name, _, kind, sequence in now.values():
+            if sequence > position:
+                blame(f"{kind} {name} is at {sequence}, beyond the outcomes up to {position} that were applied")
         for name in now.keys() - self._in_progress.keys():
             _, crawl_id, kind, sequence = now[name]
-            position = rows("SELECT outcome_seq FROM partitions")[0][0]
             if sequence != position:
                 blame(f"{kind} {name} at {sequence} was accepted when outcomes up to {position} were applied")
             answered = kind == CommandKind.RETRY_UNANSWERED

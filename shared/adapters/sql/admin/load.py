@@ -63,6 +63,7 @@ def begin_anew(connection: Connection) -> None:
 
     - Raise the epoch, so that all earlier terms of owners and leaders are outdated.
     - Reset the positions up to which reports and items are applied. The restored cluster reads new streams.
+    - Place the commands in progress before all reports of the new stream.
     - Skip the ids of leases and hosts that the cluster may have used after the backup. Late reports with such an id
       then have no effect.
     """
@@ -78,6 +79,7 @@ def begin_anew(connection: Connection) -> None:
             next_lease=schema.partitions.c.next_lease + SKIPPED,
         )
     )
+    connection.execute(update(schema.commands_in_progress).values(sequence=0))
     connection.execute(update(page_schema.item_writer).values(stream_created_ns=0, sequence=0))
 
 

@@ -106,6 +106,7 @@ MARK: Final = updating(
 up to this number then skip these rows. The statement runs only for crawls with a command in progress."""
 
 _COMMAND_GIVEN_UP = text("DELETE FROM commands_in_progress WHERE id = :id AND partition = :partition")
+_BEFORE_ALL_REPORTS = text("UPDATE commands_in_progress SET sequence = 0 WHERE partition = :partition")
 _LETTERS_SENT = text("DELETE FROM dead_letters WHERE id = :id")
 _GIVEN_UP_AT_ONCE = 5_000
 """One transaction gives up at most this many URLs, so that it ends soon."""
@@ -219,6 +220,8 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Seq
         connection.execute(_LETTERS_SENT, [{"id": letter} for letter in changes.letters_sent])
     if changes.commands_given_up:
         connection.execute(_COMMAND_GIVEN_UP, [{"id": i, "partition": partition} for i in changes.commands_given_up])
+    if changes.stream_replaced:
+        connection.execute(_BEFORE_ALL_REPORTS, {"partition": partition})
     return unfinished
 
 
