@@ -16,6 +16,7 @@ import asyncio
 import os
 import uuid
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,7 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
     from shared.adapters.sql.catalog import items
     from shared.adapters.sql.engine.migrate import HEAD
     from shared.adapters.sql.engine.snapshot import snapshot
+    from shared.adapters.sql.frontier import commands
     from shared.adapters.sql.frontier import leader_state as control
 
     clock = SystemClock()
@@ -87,7 +89,8 @@ async def take(settings: ClusterMasterSettings, folder: Path) -> Manifest:
             # reuses their ids (`shared.adapters.sql.admin.load.begin_anew`), and other effects are idempotent.
             with new.part(REPORTS) as part:
                 for stretch in await unread(broker, positions):
-                    async for kind, batch in read_stretch(broker, stretch):
+                    runs = await taken.read(partial(commands.in_progress, partition=stretch.partition))
+                    async for kind, batch in read_stretch(broker, stretch, runs):
                         part.add((stretch.partition, kind, batch), len(batch))
                 hold.check()
                 reports = part.end()

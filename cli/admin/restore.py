@@ -68,7 +68,7 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
     database has a cluster already. `again`: True to accept reports in NATS, which an interrupted restore of this backup
     left there.
     """
-    from shared.adapters.sql.admin.load import begin_anew, filling
+    from shared.adapters.sql.admin.load import begin_anew, filling, place_commands
 
     manifest = backup.manifest
     backup.verify()
@@ -85,7 +85,10 @@ async def restore(backup: Backup, settings: ClusterMasterSettings, *, again: boo
         await fresh.write(begin_anew)
         name = f"restore-{manifest.id}"
         reports, items = manifest.reports, manifest.items
-        _stored_all(reports, await publish_reports(broker, name, backup.frames(reports)))
+        stored, places = await publish_reports(broker, name, backup.frames(reports))
+        _stored_all(reports, stored)
+        if not again:  # An interrupted restore may have stored the same discoveries at smaller sequences.
+            await fresh.write(partial(place_commands, places=places))
         _stored_all(items, await publish_items(broker, name, backup.frames(items)))
         await publish_events(broker.events, name, backup.frames(manifest.events))
 

@@ -1,25 +1,32 @@
 """Copies reports, items and events between NATS and a backup. The order within each subject is kept.
 
+The copy also keeps the order between the commands and the discoveries of a partition, because a deletion of seeds must
+not change seeds that were uploaded after it. Discoveries and other outcomes have no order between them.
+
 A cluster of NATS servers that has lost a server answers again within seconds, so every step is retried for some time.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from shared.domain.errors import Transient
 from shared.domain.frontier.states import Position, same_stream
+from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import Partition
 from shared.domain.reads.items import ItemPosition
 from shared.ports.broker import KINDS, Broker, Delivered, ReportKind, ReportReader
 from shared.ports.events import Events
 from shared.wire.events import EVERY_EVENT, decode_event, event_subject
 from shared.wire.items import crawl_of
-from shared.wire.messages import Malformed
+from shared.wire.messages import Command, Malformed, decode_report, encode
 from shared.wire.subjects import command
 
 if TYPE_CHECKING:
@@ -34,43 +41,52 @@ PATIENCE_S: Final = 20.0
 
 T = TypeVar("T")
 
+_sequence = attrgetter("sequence")
+
 CopiedKind: TypeAlias = ReportKind | Literal["command"]
 """The kind of a report in a backup: `outcome`, `discovery`, or `command` for a command to owners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of reports to copy, all of one partition and one kind.
+    """The reports of one partition to copy.
 
-    `after` is the sequence number before the first report, and `last` is that of the last report.
+    - `after`, `last`: for each kind, the sequence number before the first report, and that of the last report.
+    - `continued`: True if the partition's position belongs to this stream. The sequences in its tables then do, too.
     """
 
     partition: Partition
-    kind: ReportKind
-    after: int
-    last: int
+    after: Mapping[ReportKind, int]
+    last: Mapping[ReportKind, int]
+    continued: bool
+
+    def reports(self, kind: ReportKind) -> bool:
+        """Return True if the stretch has reports of this kind."""
+        return self.last[kind] > self.after[kind]
 
 
 async def unread(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
-    """Return the ranges of reports in NATS that are not applied in the tables. Leave out empty ranges.
+    """Return the reports in NATS that are not applied in the tables. Leave out partitions without such reports.
 
-    `positions`: for each partition, the position up to which reports are applied. A range begins after this position.
-    If the position belongs to another stream, the range begins at the first report in NATS.
+    `positions`: for each partition, the position up to which reports are applied. Its stretch begins after this
+    position. If the position belongs to another stream, the stretch begins at the first report in NATS.
     """
     state = await patiently(broker.reports_state)
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def of(partition: Partition, kind: ReportKind, position: Position) -> Stretch:
+    async def of(partition: Partition, position: Position) -> Stretch:
         async with gate:
-            fits = same_stream(position, state.created_ns, state.last_sequence) and await _same_time(
-                broker, position, kind
-            )
-            after = position.of(kind) if fits else 0
-            last = await patiently(partial(broker.last_report, partition, kind))
-            return Stretch(partition, kind, after, last)
+            continued = same_stream(position, state.created_ns, state.last_sequence)
+            after, last = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+            for kind in KINDS:
+                continued = continued and await _same_time(broker, position, kind)
+                last[kind] = await patiently(partial(broker.last_report, partition, kind))
+            if continued:
+                after = {kind: position.of(kind) for kind in KINDS}
+            return Stretch(partition, after, last, continued)
 
-    asked = (of(partition, kind, position) for partition, position in positions.items() for kind in KINDS)
-    return [stretch for stretch in await asyncio.gather(*asked) if stretch.last > stretch.after]
+    stretches = await asyncio.gather(*(of(partition, position) for partition, position in positions.items()))
+    return [stretch for stretch in stretches if any(map(stretch.reports, KINDS))]
 
 
 async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bool:
@@ -78,19 +94,69 @@ async def _same_time(broker: Broker, position: Position, kind: ReportKind) -> bo
     return not sequence or await patiently(partial(broker.continues, sequence, position.at_ns(kind)))
 
 
-async def read_stretch(broker: Broker, stretch: Stretch) -> AsyncIterator[tuple[CopiedKind, list[bytes]]]:
-    """Yield the reports of a range in their order, in batches of one kind.
+async def read_stretch(
+    broker: Broker, stretch: Stretch, in_progress: Sequence[CommandRun] = ()
+) -> AsyncIterator[tuple[CopiedKind, list[bytes]]]:
+    """Yield the reports of a stretch in batches of one kind. See the module for their order.
 
     Commands are stored among the outcomes. They are yielded in batches of the kind "command". Raise Transient if the
-    broker stops returning reports before the end of the range.
+    broker stops returning reports before the end of the stretch.
+
+    `in_progress`: the partition's commands in progress, in order. They are yielded again at their places among the
+    discoveries, so that a restore knows these places.
     """
     commands = command(stretch.partition)
-    reader = await patiently(partial(broker.read_reports, stretch.partition, stretch.kind, stretch.after))
-    name = f"reports of partition {stretch.partition}"
-    try:
-        async for batch in _through(reader, stretch.last, name):
+    async with (
+        aclosing(_reports(broker, stretch, "outcome")) as outcomes,
+        aclosing(_reports(broker, stretch, "discovery")) as found_later,
+    ):
+        discoveries = _Discoveries(found_later)
+        for run in in_progress if stretch.continued else ():
+            async for found in discoveries.before(run.sequence):
+                yield "discovery", found
+            yield "command", [encode(Command(run.id, run.crawl_id, run.kind, run.args))]
+        async for batch in outcomes:
             for of_command, some in groupby(batch, key=lambda report: report.subject == commands):
-                yield "command" if of_command else stretch.kind, [report.data for report in some]
+                if not of_command:
+                    yield "outcome", [report.data for report in some]
+                    continue
+                for report in some:
+                    async for found in discoveries.before(report.sequence):
+                        yield "discovery", found
+                    yield "command", [report.data]
+        async for found in discoveries.before(stretch.last["discovery"] + 1):
+            yield "discovery", found
+
+
+class _Discoveries:
+    """Splits the batches of a partition's discoveries at given sequences. Keeps at most one batch in memory."""
+
+    def __init__(self, batches: AsyncIterator[list[Delivered]]) -> None:
+        self._batches = batches
+        self._read: list[Delivered] = []
+
+    async def before(self, sequence: int) -> AsyncIterator[list[bytes]]:
+        """Yield batches of the discoveries that are not yielded yet and have a smaller sequence than this one."""
+        while True:
+            place = bisect_left(self._read, sequence, key=_sequence)
+            if place:
+                yield [report.data for report in self._read[:place]]
+            self._read = self._read[place:]
+            if self._read:
+                return
+            self._read = await anext(self._batches, [])
+            if not self._read:
+                return
+
+
+async def _reports(broker: Broker, stretch: Stretch, kind: ReportKind) -> AsyncGenerator[list[Delivered]]:
+    """Yield batches of the stretch's reports of one kind, in their order."""
+    if not stretch.reports(kind):
+        return
+    reader = await patiently(partial(broker.read_reports, stretch.partition, kind, stretch.after[kind]))
+    try:
+        async for batch in _through(reader, stretch.last[kind], f"reports of partition {stretch.partition}"):
+            yield batch
     finally:
         await reader.close()
 
@@ -173,14 +239,28 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
     )
 
 
-async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]) -> int:
-    """Publish all reports and return their number. The order within each subject is kept.
+async def publish_reports(
+    broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]
+) -> tuple[int, Mapping[tuple[int, str], int]]:
+    """Publish all reports in order.
+
+    Return their number, and for the partition and id of each command the first sequence at which it is stored now.
 
     - `batches`: tuples of a partition, a kind, and the reports of both.
     - `name`: a name of the backup, with which each message id begins. A repeated restore uses the same ids. So NATS
       drops the reports that it received from an interrupted restore in the last two minutes.
     """
     numbers: Counter[str] = Counter()
+    places: dict[tuple[int, str], int] = {}
+
+    async def publish_command(partition: Partition, data: bytes, message_id: str) -> None:
+        sequence = await broker.publish_command(partition, data, message_id)
+        try:
+            message = decode_report(data)
+        except Malformed:
+            return  # its owner makes it a dead letter
+        if isinstance(message, Command):
+            places.setdefault((partition, message.id), sequence)
 
     def calls() -> Iterator[Callable[[], Awaitable[object]]]:
         for partition, kind, batch in batches:
@@ -189,11 +269,11 @@ async def publish_reports(broker: Broker, name: str, batches: Iterable[tuple[int
                 numbers[subject] += 1
                 message_id = f"{subject}.{numbers[subject]}"
                 if kind == "command":
-                    yield partial(broker.publish_command, Partition(partition), data, message_id)
+                    yield partial(publish_command, Partition(partition), data, message_id)
                 else:
                     yield partial(broker.publish_report, Partition(partition), kind, data, message_id)
 
-    return await _each(calls())
+    return await _each(calls()), places
 
 
 async def publish_events(events: Events, name: str, batches: Iterable[list[tuple[str, bytes]]]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from api.frontier.ingest import Ingest
 from api.frontier.ownership import FrontierSettings
 from api.master.standalone import Standalone
 from cli.admin import backup as taking
@@ -32,17 +33,20 @@ from shared.adapters.sql.engine.migrate import HEAD
 from shared.adapters.sql.frontier.store import SqliteStore
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.errors import Transient, Unusable
+from shared.domain.frontier.commands import SEED_DELETED, CommandKind
 from shared.domain.frontier.states import Position
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition
+from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
 from shared.domain.reads.items import PageItems, TakenItem
 from shared.domain.web.url import public_suffix_snapshot
-from shared.ports.broker import Broker
+from shared.ports.broker import Broker, Delivered
 from shared.runtime.supervise import Tasks
 from shared.settings import ClusterMasterSettings
 from shared.wire.events import Event, encode_event, event_subject
 from shared.wire.items import encode_items
-from shared.wire.messages import Discoveries, Link, Origin, decode_discoveries, encode
+from shared.wire.messages import Command, Discoveries, Link, Origin, decode_discoveries, encode
 from tests.support.database.fetch_rows import fetched
+from tests.support.database.url_rows import URLS
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 
@@ -366,5 +370,68 @@ def test_items_not_yet_in_table_are_in_backup_and_restored(
             reader = await broker.read_items(0)
             assert [each.data for each in await reader.read(10, 5.0)] == [message(2)]
             await reader.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_deletion_of_backup_ends_seeds_before_it_and_no_later_ones(
+    tmp_path: Path, server: BrokerServer, other: BrokerServer, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """No discovery is applied at the backup. `accepted`: the deletion is in progress, since it waits for them."""
+    apply = Ingest.discoveries
+
+    async def behind(ingest: Ingest, reports: Sequence[Delivered]) -> None:
+        while not len(ingest._own.commands):  # noqa: ASYNC110  owners tell nobody
+            await asyncio.sleep(0.01)
+        await apply(ingest, reports)
+
+    run_of = CommandRun("c1", CrawlId(1), CommandKind.DELETE_SEEDS, {"all": True, "places": []}, PARTITION)
+
+    async def accept(store: Watched, broker: NatsBroker) -> None:
+        reader = await broker.read_reports(PARTITION, "outcome", 0)
+        [report] = await reader.read(10, 5.0)
+        await reader.close()
+        fence = (await store.claim(PARTITION, Term(1_000_000))).fence
+        position = (await store.positions())[PARTITION].moved("outcome", report.sequence, report.at_ns)
+        found = msgspec.structs.replace(run_of, sequence=report.sequence)
+        assert await store.accept_command(fence, position, found, 7) is not None
+
+    async def stored() -> ClusterMasterSettings:
+        async with at_work(tmp_path, server) as us:
+            settings = us.settings
+        store = await Watched.open(tmp_path / "cluster.db")
+        assert isinstance(store, Watched)
+        try:
+            async with server.broker() as broker:
+                us = AtWork(store, broker, settings)
+                await us.found(1)
+                message = encode(Command(run_of.id, run_of.crawl_id, run_of.kind, run_of.args))
+                await broker.publish_command(PARTITION, message, "c1")
+                await us.found(2)
+                if accepted:
+                    await accept(store, broker)
+                await take(settings, tmp_path / "backup")
+        finally:
+            await store.close()
+        return settings
+
+    async def story() -> None:
+        settings, folder = await stored(), tmp_path / "restored"
+        folder.mkdir()
+        fresh = msgspec.structs.replace(elsewhere(settings, folder, other), database=str(folder / "cluster.db"))
+        async with other.broker() as broker:  # a stream whose sequences are not those of the source
+            await broker.publish_report(PARTITION, "outcome", b"x", "x")
+            await broker.purge_reports(PARTITION, "outcome", 1)
+        backup = Backup(tmp_path / "backup")
+        assert [kind for _, kind, _ in backup.frames(backup.manifest.reports)] == ["discovery", "command", "discovery"]
+        await restore(backup, fresh)
+        monkeypatch.setattr(Ingest, "discoveries", behind)
+        async with at_work(folder, other) as us:
+            query = f"SELECT url, reason FROM {URLS} u WHERE EXISTS (SELECT 1 FROM commands WHERE id = 'c1')"
+            while not (rows := await us.store.executor.read(lambda c: c.exec_driver_sql(query).all())):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        ends = {"http://a.test/": SEED_DELETED, "http://a.test/1": SEED_DELETED, "http://a.test/2": None}
+        assert dict(map(tuple, rows)) == ends
 
     run(story)

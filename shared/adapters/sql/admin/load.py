@@ -2,14 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, bindparam, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from shared.adapters.sql.engine import page_schema, schema
@@ -63,7 +63,7 @@ def begin_anew(connection: Connection) -> None:
 
     - Raise the epoch, so that all earlier terms of owners and leaders are outdated.
     - Reset the positions up to which reports and items are applied. The restored cluster reads new streams.
-    - Place the commands in progress before all reports of the new stream.
+    - Place the commands in progress before all reports of the new stream. See also `place_commands`.
     - Skip the ids of leases and hosts that the cluster may have used after the backup. Late reports with such an id
       then have no effect.
     """
@@ -81,6 +81,22 @@ def begin_anew(connection: Connection) -> None:
     )
     connection.execute(update(schema.commands_in_progress).values(sequence=0))
     connection.execute(update(page_schema.item_writer).values(stream_created_ns=0, sequence=0))
+
+
+def place_commands(connection: Connection, places: Mapping[tuple[int, str], int]) -> None:
+    """Store the sequences that the commands in progress have in the stream of the restored cluster.
+
+    `places`: sequences by partition and id of a command. Commands that are not in progress are ignored.
+    """
+    if places:
+        table = schema.commands_in_progress.c
+        of_command = update(schema.commands_in_progress).where(
+            table.partition == bindparam("of_partition"), table.id == bindparam("of_id")
+        )
+        connection.execute(
+            of_command.values(sequence=bindparam("place")),
+            [{"of_partition": partition, "of_id": id_, "place": place} for (partition, id_), place in places.items()],
+        )
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------------------
