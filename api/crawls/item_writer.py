@@ -18,12 +18,13 @@ from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import structs
 
 from api.frontier.stats import OwnerStats
 from shared.domain.errors import OwnershipLost, Permanent, Transient
 from shared.domain.ids import CrawlId, Partition, Term
 from shared.domain.reads.items import CrawlItems, ItemChanges, ItemFence, ItemLetter, ItemPosition
-from shared.ports.broker import Broker, Delivered
+from shared.ports.broker import Broker, Delivered, ItemsState
 from shared.ports.clock import Clock
 from shared.ports.items import ItemTable
 from shared.runtime.retry import until_resource_available
@@ -92,7 +93,8 @@ class ItemWriter:
 
         The first call for a crawl notes the present end of the stream. A crawl is in the result if both are true:
 
-        - The stream was read up to the noted end. Items after this end are not awaited.
+        - The stream was read up to the noted end. Items after this end are not awaited. If the stream was restored to
+          an earlier state, it was read from its start.
         - No item of the crawl waits in the table for the outcome of its page.
         """
         if not crawl_ids:
@@ -101,7 +103,9 @@ class ItemWriter:
         now = ItemPosition(state.created_ns, state.last)
         awaited = {crawl_id: self._awaited.setdefault(crawl_id, now) for crawl_id in crawl_ids}
         position = await self._table.position()
-        reached = [crawl_id for crawl_id, last in awaited.items() if _reached(last, position, state.created_ns)]
+        reached = [crawl_id for crawl_id, last in awaited.items() if _reached(last, position, state)]
+        if reached and position.stream_created_ns == state.created_ns and not await self._continues(position, state):
+            return ()  # The stream was restored to an earlier state, and will be read from its start.
         waiting = await self._table.waiting(reached) if reached else ()
         complete = {crawl_id for crawl_id in reached if crawl_id not in waiting}
         for crawl_id in complete:
@@ -113,7 +117,9 @@ class ItemWriter:
         self._fence, self._position = await until_resource_available(lambda: self._table.claim(serving))
         await self._broker.declare(())  # Recreate the stream if it was deleted.
         await self._check_stream()
-        reader = await self._broker.read_items(self._position.sequence)
+        position = self._position
+        at_ns = position.at_ns if position.timed_sequence == position.sequence else 0
+        reader = await self._broker.read_items(position.sequence, at_ns)
         skip_at = self._clock.elapsed()
         try:
             while term() == serving:
@@ -134,16 +140,25 @@ class ItemWriter:
     async def _check_stream(self) -> None:
         """Compare the stream with the stored position.
 
-        If the stream was replaced, raise an alarm and read from its start.
+        If the stream was replaced or came back shorter, raise an alarm and read from its start.
         """
         state, position = await self._broker.items_state(), self._position
-        if position.stream_created_ns == state.created_ns and state.last >= position.sequence:
+        if position.stream_created_ns == state.created_ns and await self._continues(position, state):
             return
         if position.sequence:
-            text = "the stream of items is another one than before; reading it from its start"
+            text = "the stream of items is another one than before, or came back shorter; reading it from its start"
             log.error("item_stream.replaced", position=str(position), created_ns=state.created_ns)
             self._alarm(_EVERY, text)
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
+
+    async def _continues(self, position: ItemPosition, state: ItemsState) -> bool:
+        """Return True if the stream has not been restored to a state before the message at `position`.
+
+        `state`: that of the stream. Its creation time is that of `position`.
+        """
+        if state.last < position.sequence:
+            return False
+        return not position.at_ns or await self._broker.continues(position.timed_sequence, position.at_ns, "items")
 
     async def _skip_dropped(self) -> None:
         """Report the loss of messages if the stream is empty because it dropped all unread messages.
@@ -155,7 +170,7 @@ class ItemWriter:
         state = await self._broker.items_state()
         if state.first == state.last + 1 > self._position.sequence + 1:
             self._look_for_gap(state.first)
-            position = ItemPosition(self._position.stream_created_ns, state.last)
+            position = structs.replace(self._position, sequence=state.last)
             await until_resource_available(partial(self._write, position, [], []))
 
     def _look_for_gap(self, sequence: int) -> None:
@@ -180,7 +195,7 @@ class ItemWriter:
                 letters.append(_letter(message, f"cannot be read: {error}"))
             else:
                 read.append(CrawlItems(crawl_id, tuple(pages)))
-        position = ItemPosition(self._position.stream_created_ns, messages[-1].sequence)
+        position = self._position.moved(messages[-1].sequence, messages[-1].at_ns)
         try:
             await until_resource_available(partial(self._write, position, read, letters))
             self._observe_lag(messages)
@@ -235,16 +250,17 @@ class ItemWriter:
         self._tally.items_dropped.update(changes.dropped)
 
 
-def _reached(awaited: ItemPosition, position: ItemPosition, created_ns: int) -> bool:
+def _reached(awaited: ItemPosition, position: ItemPosition, state: ItemsState) -> bool:
     """Return True if the items up to `awaited` were read from the stream, or can no longer be read.
 
     - `awaited`: the position to reach. Its sequence is 0 if the stream was empty.
     - `position`: the position up to which the stream was read.
-    - `created_ns`: when the present stream was created. The unread items of an earlier stream are lost.
+    - `state`: that of the present stream. The unread items of an earlier stream are lost. If the stream came back with
+      its last message before `awaited`, the items after it are lost.
     """
     if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
-        return position.sequence >= awaited.sequence
-    return awaited.sequence == 0 or created_ns != awaited.stream_created_ns
+        return position.sequence >= min(awaited.sequence, state.last)
+    return awaited.sequence == 0 or state.created_ns != awaited.stream_created_ns
 
 
 def _letter(message: Delivered, evidence: str, crawl_id: CrawlId | None = None) -> ItemLetter:

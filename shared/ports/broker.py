@@ -41,6 +41,9 @@ Operators' commands are in one sequence with the outcomes, and count as outcomes
 
 KINDS: Final[tuple[ReportKind, ...]] = get_args(ReportKind)
 
+TimedStream = Literal["reports", "items"]
+"""A stream of which the reader notes the time of the last message that it read."""
+
 
 class Delivered(Struct, frozen=True):
     """A message read from a stream: its sequence, the time when it was stored (Unix ns), its bytes and its subject."""
@@ -211,10 +214,10 @@ class Broker(Protocol):
         Commands count as outcomes. Purged reports do not count.
         """
 
-    async def continues(self, sequence: int, at_ns: int) -> bool:
-        """Return True if the stream of reports has not been replaced since `at_ns` (Unix ns).
+    async def continues(self, sequence: int, at_ns: int, stream: TimedStream = "reports") -> bool:
+        """Return True if the stream of reports, or of items, has not been replaced since `at_ns` (Unix ns).
 
-        At this time the stream stored the report with the number `sequence`. Return False if the stream was created
+        At this time the stream stored the message with the number `sequence`. Return False if the stream was created
         again, or restored to an earlier state.
         """
 
@@ -260,8 +263,11 @@ class Broker(Protocol):
         A repeat with the same `message_id` within two minutes is not stored.
         """
 
-    async def read_items(self, after: int) -> ReportReader:
+    async def read_items(self, after: int, at_ns: int | None = None) -> ReportReader:
         """Return a reader of the items of all crawls, starting after sequence `after`.
+
+        `at_ns`: the time when the message at sequence `after` was stored (Unix ns), as in `read_reports`. 0: this time
+        is not known, so the reader checks only from the next message on. None: do not check.
 
         The stream deletes old messages. The reader skips those that are gone, so the sequences may have gaps.
         """

@@ -6,7 +6,6 @@ import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from shared.adapters.nats import NatsBroker
 from shared.domain.errors import StreamReplaced, Transient
 from shared.domain.ids import Partition
 from shared.ports.broker import ReportReader
-from tests.support.engines.nats_server import BrokerServer, persist, read_all
+from tests.support.engines.nats_server import BrokerServer, keep_store, persist, put_back, read_all
 from tests.support.engines.nats_server import server as server
 
 P, Q = Partition(3), Partition(4)
@@ -27,23 +26,6 @@ async def publish(broker: NatsBroker, name: str, count: int, partition: Partitio
                 partition, "discovery", b"%s%d" % (name.encode(), number), f"{name}.{partition}.{number}"
             )
         )
-
-
-def keep_store(server: BrokerServer) -> Path:
-    """A copy of the store as it is now, as a kill would leave it."""
-    store = server.embedded.folder / "store"
-    copy = store.with_name("before")
-    with server.stopped():
-        shutil.copytree(store, copy)
-    return copy
-
-
-async def put_back(server: BrokerServer, copy: Path) -> None:
-    """Kill the server, and start it with the store of before."""
-    server.kill()
-    shutil.rmtree(server.embedded.folder / "store")
-    copy.rename(server.embedded.folder / "store")
-    await server.restart()
 
 
 async def refused(reader: ReportReader) -> None:

@@ -39,6 +39,11 @@ def page(number: int, *names: str, lease: int = 1, grant: int = 1, host: int = 4
     return PageItems(HostId(host), mark, f"https://a.test/{number}", LeaseId(lease), grant, NOW_MS + lease, items)
 
 
+def at(sequence: int) -> ItemPosition:
+    """The position after the message of this number, of the one stream of these tests."""
+    return ItemPosition(77).moved(sequence, 1_000 * sequence)
+
+
 class Written:
     """A writer of the table under test, and what others see of it."""
 
@@ -66,7 +71,7 @@ class Written:
         self.sequence += 1
         kept = [ItemLetter(NOW_MS, "cannot be read", b"\xc1")] * letters
         message = CrawlItems(crawl_id or self.tables.crawl_id, pages)
-        changes = await self.table.apply(self.fence, ItemPosition(77, self.sequence), [message], kept)
+        changes = await self.table.apply(self.fence, at(self.sequence), [message], kept)
         return self._changed(changes)
 
     async def accept(
@@ -78,7 +83,7 @@ class Written:
 
     async def settle(self) -> int | None:
         """Settle what waits; items stored, None where nothing was decided."""
-        changes = await self.table.resolve_drafts(self.fence, ItemPosition(77, self.sequence), 100)
+        changes = await self.table.resolve_drafts(self.fence, at(self.sequence), 100)
         return None if changes is None else self._changed(changes)
 
     def _changed(self, changes: ItemChanges) -> int:
@@ -232,7 +237,7 @@ def test_waiting_items_that_cannot_be_stored_become_a_letter(on_items: OnItems) 
         await w.put(page(1, "a", lease=5), page(2, "b", lease=5), accepted=False)
         await ended(w.run, 5)
         for left in (1, 0):
-            position = ItemPosition(77, w.sequence)
+            position = at(w.sequence)
             changes = await w.table.resolve_drafts(w.fence, position, 1, "cannot be stored")
             assert changes == ItemChanges({}, {})
             w.fence = ItemFence(w.fence.term, w.fence.version + 1)
@@ -273,16 +278,16 @@ def test_who_was_followed_by_another_writes_nothing(on_items: OnItems) -> None:
     async def story(w: Written) -> None:
         await w.put(page(1, "a"))
         earlier = w.fence
-        assert await w.claim(2) == ItemPosition(77, 1)
+        assert await w.claim(2) == at(1)
         with pytest.raises(OwnershipLost):
-            await w.table.apply(earlier, ItemPosition(77, 9), [CrawlItems(w.tables.crawl_id, (page(2, "b"),))], [])
+            await w.table.apply(earlier, at(9), [CrawlItems(w.tables.crawl_id, (page(2, "b"),))], [])
         with pytest.raises(OwnershipLost):
             await w.table.claim(Term(1))
         again = w.fence
         await w.claim(2)
         with pytest.raises(OwnershipLost):
-            await w.table.apply(again, ItemPosition(77, 9), [], [])
-        assert await w.table.position() == ItemPosition(77, 1)
+            await w.table.apply(again, at(9), [], [])
+        assert await w.table.position() == at(1)
         assert await w.put(page(2, "b")) == 1
 
     on_items(story)
@@ -292,7 +297,7 @@ def test_what_cannot_be_read_is_kept_as_a_letter_with_the_position(on_items: OnI
     async def story(w: Written) -> None:
         await w.put(page(1, "a"), letters=2)
         assert w.tables.rows("SELECT kind, evidence FROM dead_letters") == [("items", "cannot be read")] * 2
-        assert await w.table.position() == ItemPosition(77, 1)
+        assert await w.table.position() == at(1)
 
     on_items(story)
 

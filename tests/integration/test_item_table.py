@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from shared.runtime.supervise import Tasks
 from shared.wire.items import ITEMS, encode_items
 from tests.support.database.fetch_rows import ended, fetched, leased
 from tests.support.database.store_tables import Tables, sqlite_tables
-from tests.support.engines.nats_server import BrokerServer
+from tests.support.engines.nats_server import BrokerServer, keep_store, persist, put_back
 from tests.support.engines.nats_server import server as server
+
+REPLACED = "the stream of items is another one than before, or came back shorter; reading it from its start"
 
 
 def page(number: int, *names: str, lease: int = 1) -> PageItems:
@@ -218,7 +221,41 @@ def test_a_stream_that_is_another_than_before_is_read_from_its_start(tmp_path: P
                     await s.send(page(n, "a"))
                 await s.until(lambda: s.items() == 4)
                 assert await writer.is_complete(CrawlId(1))
-            assert s.alarms == ["the stream of items is another one than before; reading it from its start"]
+            assert s.alarms == [REPLACED]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_items_are_read_anew_from_a_stream_restored_and_regrown(
+    tmp_path: Path, server: BrokerServer, running: bool
+) -> None:
+    """The position is 2. The stream comes back with 1 message and grows to 6, before the writer looks."""
+
+    async def story() -> None:
+        async with stage(tmp_path, server) as s, server.broker(reconnect_s=0.5) as slow:
+            late = ItemWriter(s.table, slow, SystemClock(), s.tally, lambda _, text: s.alarms.append(text))
+            await s.send(page(1, "a"), page(2, "a"))
+            copy = keep_store(server)
+            await s.send(page(3, "a"))
+            assert not await late.is_complete(s.tables.crawl_id)
+            async with Tasks() as tasks:
+                tasks.start("items", late.run(lambda: Term(1)))
+                await s.until(lambda: s.items() == 3)
+                if not running:
+                    tasks.cancel()
+                await put_back(server, copy)
+                for n in range(4, 9):
+                    await persist(partial(s.send, page(n, "a")))
+                if not running:
+                    assert not await persist(lambda: late.is_complete(s.tables.crawl_id))
+                    tasks.start("again", late.run(lambda: Term(2)))
+                await s.until(lambda: s.items() == 8)
+                await s.until(lambda: s.sequence() == 6)
+                assert await late.is_complete(s.tables.crawl_id)
+                tasks.cancel()
+            assert s.alarms == [REPLACED]
+            assert s.tally.items_missed == 0
 
     asyncio.run(story())
 

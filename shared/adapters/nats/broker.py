@@ -22,7 +22,7 @@ from shared.domain.frontier.lag import Waiting
 from shared.domain.frontier.states import Position
 from shared.domain.ids import CrawlId, Partition
 from shared.domain.ops.watermarks import FillLevel
-from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit, StreamState
+from shared.ports.broker import ItemsState, QueuedVisit, ReportKind, StoredVisit, StreamState, TimedStream
 from shared.settings import ClusterMasterSettings, listed
 from shared.tls import TlsSettings
 from shared.wire import subjects
@@ -184,8 +184,9 @@ class NatsBroker:
         report = await self._report({"seq": sequence}) if sequence > 0 else None
         return None if report is None else unix_ns(report["time"])
 
-    async def continues(self, sequence: int, at_ns: int) -> bool:
-        return await continues(self._connection, subjects.REPORTS, sequence, at_ns, self._settings.answer_s)
+    async def continues(self, sequence: int, at_ns: int, stream: TimedStream = "reports") -> bool:
+        name = ITEMS if stream == "items" else subjects.REPORTS
+        return await continues(self._connection, name, sequence, at_ns, self._settings.answer_s)
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
         if through > 0:
@@ -271,8 +272,8 @@ class NatsBroker:
             raise failure(stored, f"cannot store items on {subject}")
         return stored
 
-    async def read_items(self, after: int) -> StreamReader:
-        reader = StreamReader(self._connection, ITEMS, [EVERY_ITEM], after, self._settings)
+    async def read_items(self, after: int, at_ns: int | None = None) -> StreamReader:
+        reader = StreamReader(self._connection, ITEMS, [EVERY_ITEM], after, self._settings, at_ns=at_ns)
         await reader.open()
         return reader
 

@@ -114,7 +114,7 @@ class StreamReader:
         - `subjects`: subjects or patterns of the stream that do not overlap.
         - `deliver_policy`: "last_per_subject" reads only the newest message of each subject, and ignores `after`.
         - `at_ns`: when the message at `after` was stored (Unix ns), to detect that the stream was restored to an
-          earlier state. None: unknown.
+          earlier state. 0: unknown for `after`; the check begins with the next message. None: do not check.
         """
         self._connection = connection
         self._stream = stream
@@ -276,7 +276,7 @@ class StreamReader:
                 f"the stream {self._stream} is not the one that was read up to {self._position} on {self._name}:"
                 f" created {state.created_ns}, last sequence {state.last_sequence}; open a new reader"
             )
-        if self._at_ns is not None and self._position:
+        if self._at_ns and self._position:
             wait_s = self._settings.answer_s
             if not await continues(self._connection, self._stream, self._position, self._at_ns, wait_s):
                 raise StreamReplaced(

@@ -46,12 +46,23 @@ class PageItems(NamedTuple):
 class ItemPosition(Struct, frozen=True):
     """How far the stream of items has been written to the table of items.
 
-    `stream_created_ns`: the creation time of the stream (Unix ns), which identifies the stream. `sequence`: the
-    sequence number of the last message that was written.
+    - `stream_created_ns`: the creation time of the stream (Unix ns).
+    - `sequence`: the sequence number of the last message that was written.
+    - `timed_sequence`, `at_ns`: the last message whose time is known, and when the stream stored it (Unix ns). They
+      show whether the stream was restored to an earlier state. `at_ns` is 0 if no time is known.
+
+    `timed_sequence` is less than `sequence` in two cases: messages were dropped unread, or a leader of an
+    earlier release wrote the position.
     """
 
     stream_created_ns: int = 0
     sequence: int = 0
+    timed_sequence: int = 0
+    at_ns: int = 0
+
+    def moved(self, sequence: int, at_ns: int) -> "ItemPosition":
+        """Return the position after the message `sequence`, which the stream stored at `at_ns` (Unix ns)."""
+        return ItemPosition(self.stream_created_ns, sequence, sequence, at_ns)
 
 
 class ItemFence(Struct, frozen=True):

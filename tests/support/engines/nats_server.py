@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -78,6 +79,23 @@ def server(tmp_path: Path) -> Iterator[BrokerServer]:
     running = BrokerServer(tmp_path / "broker")
     yield running
     asyncio.run(running.embedded.stop())
+
+
+def keep_store(server: BrokerServer) -> Path:
+    """A copy of the store as it is now, as a kill would leave it."""
+    store = server.embedded.folder / "store"
+    copy = store.with_name("before")
+    with server.stopped():
+        shutil.copytree(store, copy)
+    return copy
+
+
+async def put_back(server: BrokerServer, copy: Path) -> None:
+    """Kill the server, and start it with the store of before."""
+    server.kill()
+    shutil.rmtree(server.embedded.folder / "store")
+    copy.rename(server.embedded.folder / "store")
+    await server.restart()
 
 
 def _state(task: Path) -> str:

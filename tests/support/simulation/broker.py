@@ -324,7 +324,7 @@ class _Client:
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
         return await self.io("reports.last", lambda: self.server.last(subjects.reports(partition, kind)))
 
-    async def continues(self, sequence: int, at_ns: int) -> bool:
+    async def continues(self, sequence: int, at_ns: int, stream: str = "reports") -> bool:
         return await self.io("reports.at", lambda: self.server.continues(sequence, at_ns))
 
     async def purge_reports(self, partition: Partition, kind: ReportKind, through: int) -> None:
@@ -337,7 +337,7 @@ class _Client:
         self.server.items.update((of, page.fingerprint) for page in pages)
         return len(self.server.items)
 
-    async def read_items(self, after: int) -> ReportReader:
+    async def read_items(self, after: int, at_ns: int | None = None) -> ReportReader:
         raise NotImplementedError("items are not read in this world: they are judged where they lie")
 
     async def items_state(self) -> ItemsState:

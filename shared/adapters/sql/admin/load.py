@@ -80,7 +80,9 @@ def begin_anew(connection: Connection) -> None:
         )
     )
     connection.execute(update(schema.commands_in_progress).values(sequence=0))
-    connection.execute(update(page_schema.item_writer).values(stream_created_ns=0, sequence=0))
+    connection.execute(
+        update(page_schema.item_writer).values(stream_created_ns=0, sequence=0, timed_sequence=0, at_ns=0)
+    )
 
 
 def place_commands(connection: Connection, places: Mapping[tuple[int, str], int]) -> None:

@@ -57,8 +57,8 @@ _CLAIM: Final = text(
     " DO UPDATE SET term = excluded.term, version = item_writer.version + 1 WHERE item_writer.term <= excluded.term"
 )
 _PASS: Final = text(
-    "UPDATE item_writer SET version = version + 1, stream_created_ns = :stream_created_ns, sequence = :sequence"
-    f" WHERE id = {_ONLY} AND term = :term AND version = :version"
+    "UPDATE item_writer SET version = version + 1, stream_created_ns = :stream_created_ns, sequence = :sequence,"
+    f" timed_sequence = :timed_sequence, at_ns = :at_ns WHERE id = {_ONLY} AND term = :term AND version = :version"
 )
 _NOT_INDEXED: Final = ", ".join(f"'{reason}'" for reason in NotIndexed)
 _READ: Final = f"(f.page OR f.reason IN ({_NOT_INDEXED}))"
@@ -144,13 +144,12 @@ _ONE: Final = text(f"SELECT {_COLUMNS} FROM items i{_WHOLE} WHERE i.crawl_id = :
 def claim(connection: Connection, term: Term) -> tuple[ItemFence, ItemPosition]:
     """Become the writer of the table of items under `term`. Transactions of earlier writers then fail.
 
-    Return the fence for the next write, and the stored position in the stream. Raise OwnershipLost if `term` is
-    outdated.
+    Return the fence for the next write, and the stored position. Raise OwnershipLost if `term` is outdated.
     """
     if connection.execute(_CLAIM, {"term": term}).rowcount != 1:
         raise OwnershipLost(f"items are written under a term later than {term}")
-    row = connection.execute(select(page_schema.item_writer)).one()
-    return ItemFence(term, row.version), ItemPosition(row.stream_created_ns, row.sequence)
+    version = connection.execute(select(page_schema.item_writer.c.version)).scalar_one()
+    return ItemFence(term, version), position(connection)
 
 
 def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
@@ -165,7 +164,9 @@ def waiting(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collectio
 def position(connection: Connection) -> ItemPosition:
     """Return the position in the stream of items up to which the table has all messages."""
     row = connection.execute(select(page_schema.item_writer)).first()
-    return ItemPosition() if row is None else ItemPosition(row.stream_created_ns, row.sequence)
+    if row is None:
+        return ItemPosition()
+    return ItemPosition(row.stream_created_ns, row.sequence, row.timed_sequence, row.at_ns)
 
 
 def apply(
@@ -188,8 +189,7 @@ def apply(
     living = _living(connection, {message.crawl_id for message in messages})
     dropped: Counter[str] = Counter()
     dropped["deleted"] = sum(_items(message.pages) for message in messages if message.crawl_id not in living)
-    judged = _judged(connection, [message for message in messages if message.crawl_id in living])
-    accepted, undecided, dropped["unaccepted"] = judged
+    accepted, undecided, dropped["unaccepted"] = _judged(connection, [m for m in messages if m.crawl_id in living])
     _PUT_DRAFT.run(
         connection,
         sorted(
@@ -230,8 +230,8 @@ def resolve_drafts(
 
 
 def _pass(connection: Connection, fence: ItemFence, position: ItemPosition) -> None:
-    passed = {"stream_created_ns": position.stream_created_ns, "sequence": position.sequence}
-    if connection.execute(_PASS, {**passed, "term": fence.term, "version": fence.version}).rowcount != 1:
+    passed = {**msgspec.structs.asdict(position), "term": fence.term, "version": fence.version}
+    if connection.execute(_PASS, passed).rowcount != 1:
         raise OwnershipLost(f"items are no longer written under term {fence.term}")
 
 

@@ -59,8 +59,13 @@ item_writer = Table(
     Column("version", BigInteger, nullable=False, server_default="0"),
     Column("stream_created_ns", BigInteger, nullable=False, server_default="0"),
     Column("sequence", BigInteger, nullable=False, server_default="0"),
+    Column("timed_sequence", BigInteger, nullable=False, server_default="0"),
+    Column("at_ns", BigInteger, nullable=False, server_default="0"),
 )
-"""One row: the term under which items are written, and how far the stream of items has been applied."""
+"""One row: the term under which items are written, and how far the stream of items has been applied.
+
+`at_ns` is the time of the message `timed_sequence`. Both are 0 if no time is known.
+"""
 
 page_versions = Table(
     "page_versions",

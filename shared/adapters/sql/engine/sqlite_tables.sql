@@ -382,6 +382,8 @@ CREATE TABLE item_writer (
 	version BIGINT DEFAULT '0' NOT NULL,
 	stream_created_ns BIGINT DEFAULT '0' NOT NULL,
 	sequence BIGINT DEFAULT '0' NOT NULL,
+	timed_sequence BIGINT DEFAULT '0' NOT NULL,
+	at_ns BIGINT DEFAULT '0' NOT NULL,
 	PRIMARY KEY (id)
 );
 
