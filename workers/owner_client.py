@@ -41,7 +41,8 @@ class OwnerClient:
         this visit.
         """
         sent = self._clock.elapsed()
-        answer = await self._ask(LeaseId(shard.lease), Begin(shard.lease, delivery, holder), ANSWER_S)
+        question = Begin(shard.lease, delivery, holder, shard.lease_hash)
+        answer = await self._ask(LeaseId(shard.lease), question, ANSWER_S)
         if not isinstance(answer, Go):
             return answer
         if any(not 0 <= position < len(shard.urls) for position in answer.remaining):

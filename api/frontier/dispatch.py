@@ -390,12 +390,10 @@ class Dispatch:
             host=row.host,
             slot=row.slot,
             delay_ms=row.delay_ms,
-            urls=[
-                shard_url(url) if url is not None else ShardUrl("", 0)
-                for url in (row.urls.get(fingerprint) for fingerprint in row.order)
-            ],
+            urls=[shard_url(url) if url is not None else ShardUrl("", 0) for url in map(row.urls.get, row.order)],
             contexts=contexts,
             context_of=context_of,
+            lease_hash=held.hash,
         )
         try:
             queued = await self._broker.publish_shard(

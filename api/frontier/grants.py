@@ -23,7 +23,15 @@ from msgspec import Struct
 
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.hosts import Host
-from api.frontier.leases import HeldByAnother, MayGrant, NoSuchLease, OldDelivery, SameHolder, TrackedLease
+from api.frontier.leases import (
+    GrantDecision,
+    HeldByAnother,
+    MayGrant,
+    NoSuchLease,
+    OldDelivery,
+    SameHolder,
+    TrackedLease,
+)
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
 from shared.domain.errors import OwnershipLost, ResourceFull, Transient
@@ -91,8 +99,7 @@ def terms_of(held: TrackedLease, crawl: DispatchCrawl | None, host: Host | None,
 class _PendingAsk(Struct):
     """A worker's question to begin a lease, which waits for its answer (`reply`).
 
-    - `delivery`: how many times the broker has delivered the shard.
-    - `holder`: a name that identifies the visit.
+    - `delivery`, `holder`, `lease_hash`: as in the question (`Begin`).
     - `asked`: when the question arrived (`Clock.elapsed`).
     - `newest_grant`: the number of the lease's newest grant when the question arrived, such as 1. None if the lease had
       no grant, or if the question needed no new grant.
@@ -110,6 +117,7 @@ class _PendingAsk(Struct):
     holder: str
     asked: float
     newest_grant: int | None
+    lease_hash: bytes
     reply: Answer | None = None
 
 
@@ -147,7 +155,7 @@ class GrantService:
 
     async def _begin(self, question: Begin) -> Answer | None:
         lease_id, since = LeaseId(question.lease), self._clock.elapsed()
-        decision = self._leases.begin(lease_id, question.delivery, question.holder, since)
+        decision = self._leases.begin(lease_id, question.delivery, question.holder, since, question.lease_hash)
         # An outcome that is not applied yet may have handed back a grant that is live here.
         held = self._leases.get(lease_id) if isinstance(decision, HeldByAnother | MayGrant) else None
         before = held.grant.number if held is not None and held.grant is not None else None
@@ -155,7 +163,7 @@ class GrantService:
             through = await self._broker.last_report(self._own.partition, "outcome")
             if not await self._writer.applied_outcomes(through):
                 return None
-        ask = _PendingAsk(lease_id, question.delivery, question.holder, since, before)
+        ask = _PendingAsk(lease_id, question.delivery, question.holder, since, before, question.lease_hash)
         self._asked.append(ask)
         async with self._writer.writing(TransactionKind.GRANT):
             # The first caller to get the lock answers all pending questions, in one transaction.
@@ -174,8 +182,7 @@ class GrantService:
         granting: list[tuple[_PendingAsk, TrackedLease]] = []
         proven: list[_PendingAsk] = []
         for ask in asked:
-            decision = leases.begin(ask.lease_id, ask.delivery, ask.holder, self._clock.elapsed())
-            match decision:
+            match self._decide(ask):
                 case NoSuchLease() | SameHolder():
                     proven.append(ask)
                 case OldDelivery():
@@ -193,15 +200,15 @@ class GrantService:
                             ask.reply = await self._refusal(held)
                         if ask.reply is None:
                             granting.append((ask, held))
-                case _:
-                    assert_never(decision)
+                case never:
+                    assert_never(never)
         if granting:
             await self._grant(granting)
         # A deposed owner does not have newer leases in memory, so "gone", too, requires a proven term.
         if proven and await self._writer.still_owner():
             for ask in proven:
                 # During the await above the grant may have expired, and another may have been given.
-                match leases.begin(ask.lease_id, ask.delivery, ask.holder, self._clock.elapsed()):
+                match self._decide(ask):
                     case NoSuchLease():
                         ask.reply = Gone()
                     case SameHolder(same):
@@ -209,6 +216,9 @@ class GrantService:
                         ask.reply = self._go(same)
                     case _:
                         ask.reply = Wait(_NOT_YET_MS)
+
+    def _decide(self, ask: _PendingAsk) -> GrantDecision:
+        return self._leases.begin(ask.lease_id, ask.delivery, ask.holder, self._clock.elapsed(), ask.lease_hash)
 
     async def _count_expired(self, held: TrackedLease) -> Answer | None:
         """Record in SQL that the lease's newest grant has expired, before another worker gets a grant of the lease.

@@ -92,7 +92,7 @@ class OutcomeBatch:
         """
         lease_id = LeaseId(message.lease)
         held = None if lease_id in self._freed else self.leases.get(lease_id)
-        if held is None or held.row.crawl_id != message.crawl:
+        if held is None or (held.row.crawl_id, held.row.host_id) != (message.crawl, message.host_id):
             self._stale(CrawlId(message.crawl), message.results)
             return
         crawl = self.crawls.find(held.row.crawl_id)

@@ -49,8 +49,9 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 
     - `spec`: the revision of the spec with which the shard was made. A worker that has only an older revision waits.
     - `delay_ms`: the wait between the end of a response and the start of the next request.
-    - `contexts`: the distinct seed contexts of the URLs, empty if no URL has one.
-    - `context_of`: for each URL, the number of its context in `contexts` (from 1), or 0. Empty if `contexts` is.
+    - `contexts`: the distinct seed contexts of the URLs. `context_of`: for each URL, the number of its context in
+      `contexts` (from 1), or 0. Both are empty if no URL has a context.
+    - `lease_hash`: hash of the lease's crawl and URLs. Empty if an earlier release made the shard.
     """
 
     lease: int
@@ -63,6 +64,7 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
     urls: list[ShardUrl]
     contexts: list[SeedContext] = []
     context_of: list[int] = []
+    lease_hash: bytes = b""
 
 
 # --- grants: worker <-> owner, request and reply ----------------------------------------------------------------------
@@ -71,19 +73,17 @@ class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omi
 class Begin(msgspec.Struct, frozen=True, tag_field="type", tag="begin/1", omit_defaults=True):
     """A worker's request for a grant to fetch the remaining URLs of a lease. A repeated request is harmless.
 
-    `delivery`: how many times the broker has delivered the shard. `holder`: a name that identifies the visit.
+    `delivery`: how often the broker has delivered the shard. `holder`: a name of the visit. `lease_hash`: the shard's.
     """
 
     lease: int
     delivery: int
     holder: str
+    lease_hash: bytes = b""
 
 
 class Extend(msgspec.Struct, frozen=True, tag_field="type", tag="extend/1", omit_defaults=True):
-    """A worker's request to prolong a grant.
-
-    The answer is `Gone`, or a `Go` without `remaining` and `not_before_ms`.
-    """
+    """A worker's request to prolong a grant. The answer is `Gone` or a `Go` without `remaining` and `not_before_ms`."""
 
     lease: int
     grant: int

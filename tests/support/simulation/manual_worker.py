@@ -77,7 +77,8 @@ class ManualWorker:
         return decode_answer(await self.broker.ask(partition_of_id(lease), encode(question), 3.0))
 
     def begin(self, shard: UrlShard, delivery: int, holder: str | None = None) -> Answer:
-        return self.wait(self.ask(shard.lease, Begin(shard.lease, delivery, holder or self.process.name)))
+        question = Begin(shard.lease, delivery, holder or self.process.name, shard.lease_hash)
+        return self.wait(self.ask(shard.lease, question))
 
     def go(self, shard: UrlShard, delivery: int, holder: str | None = None) -> Go:
         answer = self.begin(shard, delivery, holder)

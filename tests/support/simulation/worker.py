@@ -165,7 +165,7 @@ class SimWorker:
             await self._try(message.ack)
             return
         sent = self.world.now
-        question = encode(Begin(shard.lease, message.delivery, who))
+        question = encode(Begin(shard.lease, message.delivery, who, shard.lease_hash))
         match decode_answer(await self.broker.ask(partition_of_id(shard.lease), question, _ASK_S)):
             case Go() as go:
                 expires_s = go.expires_ms / 1000
