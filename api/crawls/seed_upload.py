@@ -70,7 +70,7 @@ class UploadCounts:
 
 
 class SeedUpload:
-    """One upload of seeds to one crawl: call `take` or `reject` for each line, then `finish`.
+    """One upload of seeds to one crawl: call `take`, `reject` or `skip` for each line, then `finish`.
 
     `counts` counts all lines so far, and `durable` only the lines that need not be sent again.
     `take` and `finish` raise Refused if the owners have too many discoveries waiting, and Transient if no seeds can be
@@ -120,10 +120,8 @@ class SeedUpload:
 
         Count the URL as rejected if it is invalid, or if the crawl's scope does not allow its scheme or length.
         """
+        await self.skip()
         counts = self.counts
-        counts.lines += 1
-        if counts.lines % _TURN == 0:  # Received lines are read without a pause, so yield to other tasks.
-            await asyncio.sleep(0)
         canonical = canonicalize(url)
         if canonical is None:
             self._rejected(url, "it is not an http or https URL that can be fetched")
@@ -143,10 +141,16 @@ class SeedUpload:
             if len(self._seen) >= self._window:
                 await self._publish()
 
-    def reject(self, shown: str, reason: str) -> None:
+    async def reject(self, shown: str, reason: str) -> None:
         """Count a line that contains no URL as rejected. `shown`: its text in the list of rejected lines."""
-        self.counts.lines += 1
+        await self.skip()
         self._rejected(shown, reason)
+
+    async def skip(self) -> None:
+        """Count a line only as read."""
+        self.counts.lines += 1
+        if self.counts.lines % _TURN == 0:  # Received lines are read without a pause, so yield to other tasks.
+            await asyncio.sleep(0)
 
     async def finish(self) -> UploadCounts:
         """Publish the URLs that are not published yet. Return the final counts."""

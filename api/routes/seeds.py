@@ -1,5 +1,6 @@
 """/v1/crawls/{name}/seeds: add seeds to a crawl, a few as JSON or millions as a stream of lines."""
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final
@@ -207,15 +208,15 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
     comment = plain and text.startswith(b"#")
     # A line that is too long may end in spaces only because its end was cut off, so its spaces count.
     if len(line) > LINE_BYTES and not comment:
-        upload.reject("", f"the line is longer than {LINE_BYTES} bytes")
+        await upload.reject("", f"the line is longer than {LINE_BYTES} bytes")
         return
     if comment or not text:
-        upload.counts.lines += 1
+        await upload.skip()
         return
     try:
         seed = text.decode() if plain else _line.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        upload.reject(text.decode(errors="replace"), f"the line cannot be read: {error}")
+        await upload.reject(text.decode(errors="replace"), f"the line cannot be read: {error}")
         return
     if isinstance(seed, str):
         await upload.take(seed)
@@ -223,7 +224,7 @@ async def _take_line(upload: SeedUpload, line: bytes, *, plain: bool) -> None:
     context, problems = _context(seed)
     if problems:
         path, message, hint = problems[0]
-        upload.reject(seed.url, f"{path or 'the seed'} {message} ({hint})")
+        await upload.reject(seed.url, f"{path or 'the seed'} {message} ({hint})")
         return
     await upload.take(seed.url, seed.priority, context)
 
@@ -257,6 +258,7 @@ async def _plain(request: Request, coding: str) -> AsyncIterator[bytes]:
                 yield piece
                 continue
             while piece:
+                await asyncio.sleep(0)  # Pieces are inflated without a pause, so yield to other tasks.
                 yield gunzip.decompress(piece, _PIECE)
                 piece, within = gunzip.unconsumed_tail, True
                 if gunzip.eof:  # Another gzip member may follow.

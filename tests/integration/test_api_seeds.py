@@ -257,3 +257,36 @@ def test_upload_repeated_with_other_labels_is_stored_again(tmp_path: Path, serve
             assert given == [(("team", "red"),), (("team", "blue"),)]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("member", "count"),
+    [
+        pytest.param(b"\n" * 50_000, 50_000, id="blank"),
+        pytest.param(b"# note\n" * 50_000, 50_000, id="comment"),
+        pytest.param(b"\xff\n" * 50_000, 50_000, id="rejected"),
+        pytest.param(b"a" * 50_000_000, 50_000, id="long"),
+        pytest.param(b"", 1, id="empty"),
+    ],
+)
+def test_upload_of_lines_without_seeds_lets_other_tasks_run(tmp_path: Path, member: bytes, count: int) -> None:
+    """A compressed body of 64 KB, which one receive() gives, has 64 MiB of them. They are read without a wait."""
+    body = gzip.compress(member) * (50_000 // count)
+    turns = 0
+
+    async def turning() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.OPERATOR) as client:
+            await served.created("docs")
+            others = asyncio.create_task(turning())
+            response = await client.post(SEEDS, content=body, headers={**TEXT, "Content-Encoding": "gzip"})
+            others.cancel()
+            assert response.status_code == 200, response.text
+            assert turns >= 100
+
+    asyncio.run(story())
