@@ -118,7 +118,8 @@ class ChangeStream(Response):
             if new:
                 yield b"".join(map(frame_of, new))
             self._sent.update(change.place for change in new)
-            self._newest = max(self._newest, *(change.place for change in new), self._newest)
+            # `place` moves the stream on past changes of kinds that the client did not ask for.
+            self._newest = max(self._newest, *(change.place for change in new), place or self._newest)
             self._from = max(self._from, ChangePlace(self._newest.at_ms - WINDOW_MS))
             self._sent = {each for each in self._sent if each > self._from}
 

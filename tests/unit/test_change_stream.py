@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import pytest
@@ -20,26 +20,29 @@ from shared.domain.reads.changes import ChangePlace, PageChangeView
 AT_MS = 1_893_456_000_000
 
 
-def change(after_ms: int, partition: int = 0, number: int = 1) -> PageChangeView:
+def change(after_ms: int, partition: int = 0, number: int = 1, kind: ChangeKind = ChangeKind.CHANGED) -> PageChangeView:
     place = ChangePlace(AT_MS + after_ms, partition, number, 0)
-    return PageChangeView(
-        place, ChangeKind.CHANGED, HostId(1), Fingerprint(b"f" * 16), "http://a.test/", "a.test", number
-    )
+    return PageChangeView(place, kind, HostId(1), Fingerprint(b"f" * 16), "http://a.test/", "a.test", number)
 
 
 class Log:
-    """The log of a crawl, read in pages of two."""
+    """The log of a crawl, read in pages of two, of which changes of `kinds` are returned."""
 
-    def __init__(self, *changes: PageChangeView) -> None:
+    def __init__(self, *changes: PageChangeView, kinds: Container[ChangeKind] = frozenset(ChangeKind)) -> None:
         self.changes = list(changes)
+        self.kinds = kinds
         self.away = False
+        self.begins: list[int] = []
+        self.was_read = asyncio.Event()
 
     async def read(self, after: ChangePlace) -> tuple[Sequence[PageChangeView], ChangePlace | None]:
+        self.begins.append(after.at_ms - AT_MS)
+        self.was_read.set()
         if self.away:
             self.away = False
             raise Transient("the database is away")
         found = sorted((each for each in self.changes if each.place > after), key=lambda each: each.place)
-        return found[:2], found[1].place if len(found) > 2 else None
+        return [each for each in found[:2] if each.kind in self.kinds], found[1].place if len(found) > 2 else None
 
 
 class Client:
@@ -98,6 +101,24 @@ def test_stream_sends_each_change_once_and_late_commits_too() -> None:
         await running
         assert client.versions() == [1, 2, 3, 4, 5, 6, 7, 8]
         assert len(client.response._sent) <= 5, "only the window is remembered"
+
+    asyncio.run(story())
+
+
+def test_stream_passes_changes_of_other_kinds_without_one_of_its_own() -> None:
+    async def story() -> None:
+        log = Log(*(change(n * WINDOW_MS) for n in range(10)), kinds={ChangeKind.GONE})
+        client = Client(log, ChangePlace(AT_MS - 1))
+        running = asyncio.create_task(client.run())
+        async with asyncio.timeout(20):
+            while log.begins.count(7 * WINDOW_MS) < 5:
+                log.was_read.clear()
+                await log.was_read.wait()
+        log.changes.append(change(6 * WINDOW_MS + 1, number=2, kind=ChangeKind.GONE))
+        await client.until(1)
+        client.leave.set()
+        await running
+        assert log.begins.count(-1) == 1, "the log is read from its begin once"
 
     asyncio.run(story())
 
