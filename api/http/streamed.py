@@ -11,6 +11,13 @@ from starlette.types import Message, Receive, Scope, Send
 SLOW_S: Final = 60.0
 """A client that reads nothing for this many seconds is disconnected."""
 
+_SLICE: Final = 1 << 16
+"""The maximum bytes of one message to the server.
+
+The server accepts a message when it has sent nearly all of the previous one. A slow client cannot read a large message
+within `SLOW_S`, even if it never stops reading.
+"""
+
 
 class BrokenOff(Exception):
     """Raised if a response that has begun cannot be completed.
@@ -27,7 +34,7 @@ class Streamed(StreamingResponse):
     """
 
     def __init__(self, begun: bytes, rest: AsyncGenerator[bytes, None], **more: Any) -> None:
-        super().__init__(_whole(begun, rest), **more)
+        super().__init__(_sliced(begun, rest), **more)
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,7 +49,9 @@ class Streamed(StreamingResponse):
             await super().__call__(scope, receive, patiently)
 
 
-async def _whole(begun: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    yield begun
+async def _sliced(begun: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    for at in range(0, len(begun), _SLICE):
+        yield begun[at : at + _SLICE]
     async for part in rest:
-        yield part
+        for at in range(0, len(part), _SLICE):
+            yield part[at : at + _SLICE]

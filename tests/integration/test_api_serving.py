@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from fastapi import FastAPI, Request
+from starlette.types import Receive, Scope, Send
 
 from api.server.serving import HEAD_BYTES, address_of, listening, serving
 
@@ -165,6 +166,45 @@ def test_a_request_whose_body_or_answer_takes_long_is_waited_for(monkeypatch: py
             writer.write(b"cd")
             assert b'{"bytes":4}' in await reader.readuntil(b"}")
             writer.close()
+
+    asyncio.run(story())
+
+
+def test_client_that_reads_a_part_makes_the_server_send_more() -> None:
+    """A server that noticed it only after a megabyte would take a client that reads slowly for one that stopped."""
+    full, more, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not left.is_set():
+            try:
+                async with asyncio.timeout(0.3):
+                    await send({"type": "http.response.body", "body": b"a" * 4096, "more_body": True})
+            except TimeoutError:
+                full.set()
+            else:
+                if full.is_set():
+                    more.set()
+
+    async def story() -> None:
+        app = FastAPI()
+        app.mount("/", endless)
+        listener = listening("127.0.0.1:0")
+        host, _, port = address_of(listener).rpartition(":")
+        async with serving(app, listener), asyncio.timeout(20):
+            client = socket.create_connection((host, int(port)))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.setblocking(False)
+            try:
+                await full.wait()
+                unread = 1 << 19
+                while unread > 0:
+                    unread -= len(await asyncio.get_running_loop().sock_recv(client, unread))
+                async with asyncio.timeout(3):
+                    await more.wait()
+            finally:
+                left.set()
+                client.close()
 
     asyncio.run(story())
 
