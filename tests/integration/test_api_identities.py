@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from api.security.vouching import CLIENT, Vouching
 from api.server.serving import address_of, listening, serving
 from shared.adapters.local.clock import SystemClock
-from shared.domain.ops.access import Role
+from shared.domain.ops.access import ApiKey, Role, digest_of, new_key
 from shared.domain.ops.identities import Peer, PeerCertificate
 from shared.tls import ClientTls, ServerTls, TlsSettings
-from tests.support.api.rest_api import SPEC, Api, Follower, api, client_of, of_peer, problem
+from tests.support.api.rest_api import SOMEONE, SPEC, Api, Follower, api, client_of, of_peer, problem
 from tests.support.engines.certificates import OPENSSL, Certificate, authority, signed
 
 HERE = "127.0.0.1"  # what httpx says of a client in this process
@@ -125,7 +125,9 @@ def test_plan_of_a_key_compares_what_is_in_effect_and_changes_nothing(tmp_path: 
     [
         ({"role": "viewer", "networks": ["10.1.2.3/8"]}, "networks[0]"),
         ({"role": "viewer", "networks": ["10.0.0.0/8"] * 33}, "networks"),
+        ({"role": "viewer", "networks": ["::/0", "fe80::1%a,10.0.0.0/128"]}, "networks[1]"),
         ({"role": "viewer", "certificate": "cn:tf"}, "certificate"),
+        ({"role": "viewer", "certificate": "dns:a\0b"}, "certificate"),
         ({"role": "viewer", "expires_at": 4_000_000_000}, "expires_at"),
         ({"role": "viewer", "expires_at": "2099-01-01T00:00:00"}, "expires_at"),
         ({"role": "root"}, "role"),
@@ -191,6 +193,25 @@ def test_a_key_is_accepted_within_its_bounds_only(
             assert response.status_code == status
             refused = [(line["reason"], line["address"]) for line in logs if line["event"] == "identity.refused"]
             assert refused == ([] if reason is None else [(reason, HERE)])
+
+    asyncio.run(story())
+
+
+def test_key_stored_with_a_network_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Earlier versions accepted a zone with a comma, and each request with such a key was an error of the master."""
+
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            key_id, key = new_key()
+            networks = ("fe80::1%a,10.0.0.0/128",)
+            made = ApiKey(key_id, "old", Role.VIEWER, digest_of(key), 0, "test", networks=networks)
+            await served.catalog.add_key(made, actor=SOMEONE)
+            async with client_of(served.app, key) as client:
+                problem(await client.get("/v1/crawls"), 403, "forbidden")
+            put = await admin.put("/v1/api-keys/old", json={"role": "viewer", "networks": ["127.0.0.0/8"]})
+            assert put.status_code == 200, put.text
+            async with client_of(served.app, key) as client:
+                assert (await client.get("/v1/crawls")).status_code == 200
 
     asyncio.run(story())
 

@@ -33,6 +33,8 @@ def kept(**bounds: object) -> ApiKey:
         ({"networks": ("10.1.0.0/16",)}, Peer(None), IdentityRefusal.NETWORK),
         ({"networks": ("10.1.0.0/16",)}, Peer("testclient"), IdentityRefusal.NETWORK),
         ({"networks": ("fe80::/10",)}, Peer("fe80::1%eth0"), None),
+        ({"networks": ("10.0.0.0/128",)}, Peer("10.0.0.0"), IdentityRefusal.NETWORK),
+        ({"networks": ("10.0.0.0/128", "10.1.0.0/16")}, Peer("10.1.0.9"), None),
         ({"certificate": "dns:tf.example.org"}, Peer(certificate=OURS), None),
         ({"certificate": "uri:spiffe://Prod/tf"}, Peer(certificate=OURS), None),
         ({"certificate": "sha256:" + "0" * 64}, Peer(certificate=OURS), None),
@@ -63,7 +65,18 @@ def test_a_network_has_one_form(given: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["10.1.2.3/16", "0x0a.1.0.0/16", "10.1", "2130706433/8", "::ffff:10.0.0.0/104", "a", ""]
+    "given",
+    [
+        "10.1.2.3/16",
+        "0x0a.1.0.0/16",
+        "10.1",
+        "2130706433/8",
+        "::ffff:10.0.0.0/104",
+        "a",
+        "",
+        "fe80::1%eth0",
+        "fe80::1%a,::/0",
+    ],
 )
 def test_what_is_no_network_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match=r"expected a network|write IPv4"):
@@ -89,7 +102,10 @@ def test_a_certificate_name_has_one_form(given: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "sha256:", "sha256:" + "0" * 63, "sha1:" + "0" * 40, "cn:tf", "dns:", "dns:a b", "tf"]
+    "given",
+    ["", "sha256:", "sha256:" + "0" * 63, "sha1:" + "0" * 40, "cn:tf", "dns:", "dns:a b", "tf"]
+    + [kind + character for kind in ("dns:a", "uri:a", "email:a@b") for character in "\0\x1f\x7f\xa0\u0416"]
+    + ["email:\0@b", "dns:a:b", "email:a@b@c"],
 )
 def test_what_names_no_certificate_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="expected sha256"):

@@ -16,8 +16,10 @@ from shared.domain.ops.access import ApiKey
 MAX_NETWORKS: Final = 32
 """The maximum number of networks that one identity may have."""
 
-CERTIFICATE: Final = r"^(sha256:[0-9a-f]{64}|dns:[^\s:]{1,253}|uri:[!-~]{1,1000}|email:[^\s:@]{1,64}@[^\s:@]{1,253})$"
-"""The pattern of a certificate's name."""
+CERTIFICATE: Final = (
+    r"^(sha256:[0-9a-f]{64}|dns:[!-9;-~]{1,253}|uri:[!-~]{1,1000}|email:[!-9;-?A-~]{1,64}@[!-9;-?A-~]{1,253})$"
+)
+"""The pattern of a certificate's name. It has only visible ASCII, as the names that a certificate holds."""
 
 _KINDS: Final[Mapping[str, str]] = {"DNS": "dns", "URI": "uri", "email": "email"}
 """The kinds of subject alternative names that can name an identity, as the `ssl` module calls them."""
@@ -81,9 +83,19 @@ def refusal(kept: ApiKey, peer: Peer, now_ms: int) -> IdentityRefusal | None:
 
 
 def within(address: str | None, networks: Iterable[str]) -> bool:
-    """Return True if an address is in one of the networks. An unknown or unreadable address is in none."""
+    """Return True if an address is in one of the networks. An unknown or unreadable address is in none.
+
+    A text that is no network contains no address. So a key that was stored with one is refused, not an error.
+    """
     found = address_of(address)
-    return found is not None and any(found in ip_network(network) for network in networks)
+    return found is not None and any(_contains(network, found) for network in networks)
+
+
+def _contains(network: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return address in ip_network(network)
+    except ValueError:
+        return False
 
 
 def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
@@ -101,8 +113,10 @@ def address_of(text: str | None) -> IPv4Address | IPv6Address | None:
 def network_of(text: str) -> str:
     """Return a network in canonical CIDR notation. An address without a prefix length is a network of one address.
 
-    Raise ValueError with a sentence if `text` is no network, has host bits set, or writes IPv4 as IPv6.
+    Raise ValueError with a sentence if `text` is no network, has host bits set, has a zone, or writes IPv4 as IPv6.
     """
+    if "%" in text:  # The address of a client is compared without its zone.
+        raise ValueError("expected a network without a zone (%), as fe80::/64")
     try:
         network = ip_network(text)
     except ValueError as error:
