@@ -66,8 +66,7 @@ async def list_changes(
     `gap` names the time up to which they are deleted.
     """
     crawl = await served.catalog.crawl(name)
-    start = tuple(ChangePlace(_ms(since) or -1))
-    place = ChangePlace(*page.place(tuple[int, int, int, int], start))
+    place = page.place(ChangePlace, ChangePlace(_ms(since) or -1))
     rows, after = await served.catalog.changes(
         crawl.crawl_id, after=place, kinds=_kinds(kind), max_count=page.max_count
     )

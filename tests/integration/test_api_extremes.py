@@ -30,6 +30,7 @@ def test_a_cursor_of_what_no_database_holds_is_none_that_a_list_gave(tmp_path: P
             forged += [(path, '"\\u0000"') for path in NAMED]
             forged += [("/v1/api-keys", place) for place in ('["\\u0000","a"]', '["a"]', '[1,"a"]', '"a"')]
             forged += [("/v1/config/revisions", str(2**31)), ("/v1/crawls/docs/revisions", str(2**31))]
+            forged += [("/v1/crawls/docs/changes", f"[0,{number},0,0]") for number in (2**40, *BEYOND)]
             for path, place in forged:
                 problem(await admin.get(f"{path}?cursor={cursor(place)}"), 422, "invalid")
             for path, place in (*((path, "0") for path in NUMBERED), *((path, '[-1,"AAAA"]') for path in PLACED)):

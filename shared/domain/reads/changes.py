@@ -3,23 +3,24 @@
 Times are Unix ms.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shared.domain.archive.model import RecordLocation
 from shared.domain.frontier.page_history import ChangeKind
-from shared.domain.ids import Fingerprint, HostId
+from shared.domain.ids import MAX_PARTITIONS, Fingerprint, HostId
 
 
 class ChangePlace(NamedTuple):
     """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it.
 
-    With only `at_ms` given, the position is before all entries of that time.
+    With only `at_ms` given, the position is before all entries of that time. Clients send positions in cursors, and the
+    database holds no larger partition.
     """
 
     at_ms: int
-    partition: int = -1
+    partition: Annotated[int, Meta(lt=MAX_PARTITIONS)] = -1
     number: int = -1
     entry: int = -1
 
