@@ -313,7 +313,7 @@ class RobotsCache:
                 return Robots(AllowAll(answer.detail))
             case FetchFailed():
                 return self._record(0, b"", f"{answer.kind}: {answer.detail}"), -1
-            case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT):
+            case Answer(truncated=Truncation.TIME | Truncation.DISCONNECT) if 200 <= answer.status < 300:
                 return self._record(0, b"", f"{FailureKind.RESET}: robots.txt came in part only"), -1
             case Answer(decode_error=str(error), truncated=None) if 200 <= answer.status < 300:
                 return self._record(0, b"", f"{FailureKind.PROTOCOL}: robots.txt cannot be decoded: {error}"), -1

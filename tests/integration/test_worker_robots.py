@@ -331,6 +331,30 @@ def test_what_cannot_be_used_makes_the_host_unreachable(
     run(main())
 
 
+@pytest.mark.parametrize("status", [b"404 Not Found", b"301 Moved\r\nLocation: /r1"], ids=["404", "301"])
+def test_an_answer_without_a_file_counts_though_its_body_is_cut(
+    server: BrokerServer, tmp_path: Path, status: bytes
+) -> None:
+    async def main() -> None:
+        async def script(connection: Connection) -> None:
+            while (await connection.request()).split()[1] != b"/robots.txt":
+                await connection.send(EMPTY)
+            await connection.send(b"HTTP/1.1 " + status + b"\r\nContent-Length: 99\r\n\r\ncut")
+
+        async with (
+            raw_server(script) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/a"))
+            last = await owner.ended(lease)
+            assert last.note is not None
+            assert last.note.failure == ""
+            assert ends(owner.results(lease)) == [UrlEnd.ANSWERED]
+
+    run(main())
+
+
 def test_an_absent_file_whose_error_page_cannot_be_decoded_is_absent(server: BrokerServer, tmp_path: Path) -> None:
     async def main() -> None:
         gone = b"HTTP/1.1 404 Not Found\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nno!"
