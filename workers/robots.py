@@ -26,7 +26,6 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.failure import parse_retry_after
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
 from shared.domain.web.robots import (
-    MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
     TOO_COSTLY,
@@ -36,6 +35,7 @@ from shared.domain.web.robots import (
     RobotsRecord,
     Rules,
     Unreachable,
+    outliving_delay,
     policy_of,
     robots_record,
     with_cached,
@@ -64,8 +64,6 @@ RENEWED_AT: Final = 0.8
 """The share of its lifetime after which a robots.txt is renewed. If that fails, the next attempt is 300 s later."""
 
 _ENTRY_BYTES: Final = 2_000
-_DELAYS_KEPT: Final = 2
-_BEYOND_DELAY_S: Final = 3_600.0
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _KINDS: Final = frozenset(kind.value for kind in FailureKind)
 
@@ -134,12 +132,13 @@ class RobotsCache:
         self._failed_elsewhere: dict[str, RobotsRecord] = {}
         self._free_at: dict[str, float] = {}
 
-    async def of(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
+    async def of(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> Robots | None:
         """Return the robots.txt rules of `origin`, parsed for the crawl's product token.
 
-        If robots.txt must be fetched, call `send` for each request. Return None if `send` returned None.
+        If robots.txt must be fetched, call `send` for each request. Return None if `send` returned None. `delay_s`: the
+        host's delay.
         """
-        robots = await self._known(origin, crawl, send)
+        robots = await self._known(origin, crawl, send, delay_s)
         return None if robots is None else await _parsed(robots, crawl.token)
 
     async def known(self, origin: str) -> Robots | None:
@@ -153,7 +152,7 @@ class RobotsCache:
         shared = await self._shared(origin)
         return None if shared is None else _understood(shared)
 
-    async def renew(self, origin: str, crawl: VisitCrawl, send: Send) -> None:
+    async def renew(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> None:
         """Fetch the robots.txt of `origin` again, by `send`, if the cached one is near its expiry (RENEWED_AT).
 
         If robots.txt is unreachable now, keep the cached one until it expires. Return at once if another visit of this
@@ -173,7 +172,7 @@ class RobotsCache:
                 return
             match await self._fetch(origin, crawl, send):
                 case record, retry_after_ms if not isinstance(policy_of(record), Unreachable):
-                    await self._keep_fetched(origin, record, crawl, retry_after_ms)
+                    await self._keep_fetched(origin, record, crawl, retry_after_ms, delay_s)
                 case _ if (kept := self._kept.get(origin)) is not None:
                     kept.renewed_from_ms = self._clock.unix_ms() + UNREACHABLE_LIFETIME_S * 1000
 
@@ -186,15 +185,15 @@ class RobotsCache:
             and kept.record.fresh(now_ms)
         )
 
-    async def _known(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
+    async def _known(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> Robots | None:
         asked_ms = self._clock.unix_ms()
         kept = self._fresh(origin, asked_ms)
         if kept is not None:
             return kept
         async with _lock_of(self._locks, origin):
-            return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send)
+            return self._fresh(origin, asked_ms) or await self._obtain(origin, crawl, send, delay_s)
 
-    async def _obtain(self, origin: str, crawl: VisitCrawl, send: Send) -> Robots | None:
+    async def _obtain(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> Robots | None:
         old = self._kept[origin].record if origin in self._kept else None
         shared = await self._shared(origin)
         if shared is not None and (old is None or shared.fetched_at_ms > old.fetched_at_ms):
@@ -206,11 +205,13 @@ class RobotsCache:
             case None | Robots():
                 return fetched
             case new, retry_after_ms:
-                return await self._keep_fetched(origin, with_cached(new, old), crawl, retry_after_ms)
+                return await self._keep_fetched(origin, with_cached(new, old), crawl, retry_after_ms, delay_s)
 
-    async def _keep_fetched(self, origin: str, record: RobotsRecord, crawl: VisitCrawl, retry_after_ms: int) -> Robots:
+    async def _keep_fetched(
+        self, origin: str, record: RobotsRecord, crawl: VisitCrawl, retry_after_ms: int, delay_s: float
+    ) -> Robots:
         robots = await _parsed(_understood(record), crawl.token)
-        record = _outliving_delay(record, robots, crawl.token)
+        record = outliving_delay(record, max(delay_s, robots.crawl_delay_s(crawl.token) or 0.0))
         if robots.failure:
             return self._keep(origin, record, replace(robots, retry_after_ms=retry_after_ms))
         await self._share(origin, record)
@@ -435,16 +436,3 @@ async def _parsed(robots: Robots, token: str) -> Robots:
     if rules.of(token).too_costly:
         return Robots(Unreachable(TOO_COSTLY), f"robots_{FailureKind.OTHER}")
     return robots
-
-
-def _outliving_delay(record: RobotsRecord, robots: Robots, token: str) -> RobotsRecord:
-    """Return the record with a lifetime of two crawl delays, if that is longer than its present lifetime.
-
-    So robots.txt does not expire while a visit waits for the delay. The lifetime has an upper limit. `robots`: the
-    rules of the record, parsed for `token`. They contain the crawl delay.
-    """
-    delay_s = robots.crawl_delay_s(token)
-    if delay_s is None or delay_s * _DELAYS_KEPT <= record.lifetime_s:
-        return record
-    longest_s = max(MAX_LIFETIME_S, delay_s + _BEYOND_DELAY_S)
-    return replace(record, lifetime_s=min(delay_s * _DELAYS_KEPT, longest_s))

@@ -230,9 +230,10 @@ class Visit:
                     return
             finally:
                 self._admission.release()
+        send = partial(self._send, self._shard.urls[-1].url)
         for origin in self._robots:
             if self._crawl is not None:
-                await self._ctx.robots.renew(origin, self._crawl, partial(self._send, self._shard.urls[-1].url))
+                await self._ctx.robots.renew(origin, self._crawl, send, self._delay_s)
 
     async def _fetch_and_settle(self, key: Fingerprint, entry: ShardUrl) -> bool:
         """Fetch a URL and record its outcome. Return True if the visit may continue, False if it must end."""
@@ -309,12 +310,11 @@ class Visit:
         """Return the robots rules of the URL's origin, fetched if necessary. None if the visit must end."""
         if (robots := self._robots.get(origin := origin_of(url))) is not None:
             return robots
-        robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url))
+        robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url), self._delay_s)
         if robots is None:
             return None
         self._robots[origin] = robots
-        delay_s = robots.crawl_delay_s(crawl.token)
-        if delay_s is not None:
+        if (delay_s := robots.crawl_delay_s(crawl.token)) is not None:
             self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
             if delay_s > self._delay_s and not self._slow_down(delay_s):
                 return None

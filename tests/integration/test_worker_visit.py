@@ -120,6 +120,34 @@ def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer,
     assert [exchange.path for exchange in served.log()] == ["/robots.txt", site.path(0)]
 
 
+def test_delay_longer_than_robots_txt_is_valid_lets_a_page_be_fetched(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy had expired when the delay was over, so each visit fetched robots.txt and no page."""
+    monkeypatch.setattr("shared.domain.web.robots.MIN_LIFETIME_S", 0.0)
+    monkeypatch.setattr("workers.visit.VISIT_S", 0.5)
+    robots = page(b"User-agent: *\nDisallow: /private\n", b"Content-Type: text/plain", b"Cache-Control: max-age=0")
+
+    async def script(connection: Connection) -> None:
+        while True:
+            asked = (await connection.request()).split()[1]
+            await connection.send(robots if asked == b"/robots.txt" else page(b"<p>", b"Content-Type: text/html"))
+
+    async def main() -> None:
+        async with (
+            raw_server(script) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            for _ in range(2):
+                await owner.ended(await owner.send(site.url("/a"), delay_ms=1_000))
+                await owner.slot_free()
+                owner.rest_ms = 1_000
+            assert [request.split()[1] for request in site.requests] == [b"/robots.txt", b"/a"]
+
+    run(main())
+
+
 def test_crawl_delay_is_reported_first_where_spec_sets_no_delay(
     server: BrokerServer, web: Serve, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from shared.domain.web.robots import (
     RobotsRules,
     Rules,
     Unreachable,
+    outliving_delay,
     policy_of,
     product_token,
     robots_record,
@@ -233,3 +234,17 @@ def test_a_record_survives_the_wire() -> None:
 )
 def test_product_token(user_agent: str, token: str) -> None:
     assert product_token(user_agent) == token
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "lifetime_s"), [(0.0, 300.0), (200.0, 400.0), (MAX_LIFETIME_S, 90_000.0), (200_000.0, 203_600.0)]
+)
+def test_lifetime_is_longer_than_the_hosts_delay(delay_s: float, lifetime_s: float) -> None:
+    record = robots_record(200, b"", fetched_at_ms=0, max_age_s=0.0)
+    assert outliving_delay(record, delay_s).lifetime_s == lifetime_s
+
+
+def test_old_copy_does_not_outlive_its_end_for_a_long_delay() -> None:
+    old = robots_record(200, b"User-agent: *\nDisallow: /a\n", fetched_at_ms=0)
+    copy = with_cached(robots_record(503, b"", fetched_at_ms=170_000_000), old)
+    assert outliving_delay(copy, MAX_LIFETIME_S).lifetime_s == 2_800.0

@@ -58,12 +58,12 @@ class Web:
         self.now_ms += int(share * MAX_LIFETIME_S * 1000)
 
     async def rules(self) -> Robots:
-        robots = await self.cache.of(ORIGIN, CRAWL, self.send)
+        robots = await self.cache.of(ORIGIN, CRAWL, self.send, 0.0)
         assert robots is not None
         return robots
 
     async def renew(self) -> None:
-        await self.cache.renew(ORIGIN, CRAWL, self.send)
+        await self.cache.renew(ORIGIN, CRAWL, self.send, 0.0)
 
 
 def test_robots_txt_is_renewed_once_it_has_used_up_most_of_its_lifetime() -> None:
@@ -134,7 +134,7 @@ def test_renewal_that_the_visit_cannot_send_changes_nothing() -> None:
         async def ended(request: FetchRequest, earliest: float) -> None:
             return None
 
-        await web.cache.renew(ORIGIN, CRAWL, ended)
+        await web.cache.renew(ORIGIN, CRAWL, ended, 0.0)
         assert not (await web.rules()).allows(f"{ORIGIN}/old", "orb")
 
     asyncio.run(story())
@@ -154,10 +154,10 @@ def test_renewal_goes_on_when_its_entry_is_evicted_meanwhile(
         monkeypatch.setattr(robots, "CACHE_BYTES", 0)
 
         async def send(request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
-            await web.cache.of("http://b.test", CRAWL, web.send)
+            await web.cache.of("http://b.test", CRAWL, web.send, 0.0)
             return await web.send(request, earliest)
 
-        await web.cache.renew(ORIGIN, CRAWL, send)
+        await web.cache.renew(ORIGIN, CRAWL, send, 0.0)
         monkeypatch.undo()
         web.robots = b"User-agent: *\nDisallow: /new\n"
         assert not (await web.rules()).allows(f"{ORIGIN}/new", "orb")

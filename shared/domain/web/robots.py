@@ -21,6 +21,10 @@ MIN_LIFETIME_S: Final = 300.0
 UNREACHABLE_LIFETIME_S: Final = 300.0
 """Seconds after which an unreachable robots.txt is requested again. The host's back-off may make it longer."""
 
+DELAYS_KEPT: Final = 2
+BEYOND_DELAY_S: Final = 3_600.0
+"""DELAYS_KEPT and BEYOND_DELAY_S give the lifetime of robots.txt on a host with a long delay (`outliving_delay`)."""
+
 MAX_STALE_S: Final = 86_400.0
 """While a site's robots.txt is unreachable, an old copy is used for this many seconds beyond its lifetime."""
 
@@ -235,6 +239,19 @@ def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
         return new
     lifetime_s = min(new.lifetime_s, left_s)
     return msgspec.structs.replace(old, fetched_at_ms=new.fetched_at_ms, lifetime_s=lifetime_s, stale_until_ms=until_ms)
+
+
+def outliving_delay(record: RobotsRecord, delay_s: float) -> RobotsRecord:
+    """Return the record with a lifetime of DELAYS_KEPT host delays, if that is longer than its present lifetime.
+
+    So robots.txt does not expire while a visit waits for the delay, and a page is requested before robots.txt is
+    requested again. The lifetime is at most MAX_LIFETIME_S, or BEYOND_DELAY_S more than the delay if that is longer. A
+    copy of an old robots.txt ends at `stale_until_ms` at the latest.
+    """
+    lifetime_s = min(DELAYS_KEPT * delay_s, max(MAX_LIFETIME_S, delay_s + BEYOND_DELAY_S))
+    if record.stale_until_ms:
+        lifetime_s = min(lifetime_s, (record.stale_until_ms - record.fetched_at_ms) / 1000)
+    return record if lifetime_s <= record.lifetime_s else msgspec.structs.replace(record, lifetime_s=lifetime_s)
 
 
 def policy_of(record: RobotsRecord) -> RobotsPolicy:
