@@ -14,7 +14,7 @@ When a visit has settled all its URLs, it renews a robots.txt that has used up `
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -26,6 +26,8 @@ from shared.domain.errors import Permanent, Transient
 from shared.domain.frontier.failure import parse_retry_after
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
 from shared.domain.web.robots import (
+    DELAYS_KEPT,
+    MAX_LIFETIME_S,
     MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
     TOO_COSTLY,
@@ -43,7 +45,7 @@ from shared.domain.web.robots import (
 from shared.domain.web.url import Location, host_of, origin_of
 from shared.ports.broker import Broker
 from shared.ports.clock import Clock
-from shared.wire.messages import HostNote, Malformed
+from shared.wire.messages import Malformed
 from shared.wire.robots import decode_robots, encode_robots, robots_key
 from workers.outlinks import redirect_target
 from workers.visit_crawls import VisitCrawl
@@ -62,6 +64,9 @@ PARSED_ON_LOOP: Final = 64 << 10
 
 RENEWED_AT: Final = 0.8
 """The share of its lifetime after which a robots.txt is renewed. If that fails, the next attempt is 300 s later."""
+
+MAX_REDIRECTS_KEPT: Final = 10_000
+"""The maximum of origins whose robots.txt is requested by a later visit at a redirect's target."""
 
 _ENTRY_BYTES: Final = 2_000
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
@@ -113,10 +118,17 @@ class _KeptRobots(Struct):
 
 
 class _Moved(Struct, frozen=True):
-    """The response to a request for robots.txt was a redirect: its target `to` and its status."""
+    """Where the robots.txt of an origin is requested next: at the URL `to`.
+
+    - `status`: the status of the redirect to it, 0 if there was none.
+    - `hops`: the number of redirects that lead to it.
+    - `until_ms`: if a visit ended before the request, a later visit sends it, but not after this time (Unix ms).
+    """
 
     to: str
-    status: int
+    status: int = 0
+    hops: int = 0
+    until_ms: float = 0.0
 
 
 class RobotsCache:
@@ -130,6 +142,7 @@ class RobotsCache:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._requests: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._failed_elsewhere: dict[str, RobotsRecord] = {}
+        self._moved: dict[str, _Moved] = {}
         self._free_at: dict[str, float] = {}
 
     async def of(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> Robots | None:
@@ -170,7 +183,7 @@ class RobotsCache:
                 self._keep(origin, shared, known)
             if not self._renewal_due(origin):
                 return
-            match await self._fetch(origin, crawl, send):
+            match await self._fetch(origin, crawl, send, delay_s):
                 case record, retry_after_ms if not isinstance(policy_of(record), Unreachable):
                     await self._keep_fetched(origin, record, crawl, retry_after_ms, delay_s)
                 case _ if (kept := self._kept.get(origin)) is not None:
@@ -200,7 +213,7 @@ class RobotsCache:
             old = shared
         if old is not None and old.fresh(self._clock.unix_ms()) and not (known := _understood(old)).failure:
             return self._keep(origin, old, known)
-        fetched = await self._fetch(origin, crawl, send)
+        fetched = await self._fetch(origin, crawl, send, delay_s)
         match fetched:
             case None | Robots():
                 return fetched
@@ -217,17 +230,21 @@ class RobotsCache:
         await self._share(origin, record)
         return self._keep(origin, record, robots)
 
-    async def _fetch(self, origin: str, crawl: VisitCrawl, send: Send) -> tuple[RobotsRecord, int] | Robots | None:
+    async def _fetch(
+        self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float
+    ) -> tuple[RobotsRecord, int] | Robots | None:
         """Fetch robots.txt and follow its redirects. The result is one of these:
 
-        - None: `send` returned None, so the visit must end.
+        - None: `send` returned None, so the visit must end. The next call continues with the same request.
         - Robots, not to be cached: egress rules or an exclusion forbid any request to `origin`, also for its pages. So
           no robots.txt is needed. These Robots allow all URLs. The request of each page then fails with the reason.
         - A pair, in all other cases: the record to cache, and the Retry-After in ms (-1: none). The record says
           "unreachable" if a request failed. After more than MAX_ROBOTS_HOPS redirects, it says that all is allowed.
         """
-        moved = _Moved(f"{origin}/robots.txt", 0)
-        for hop in range(MAX_ROBOTS_HOPS + 1):
+        moved = self._moved.pop(origin, None)
+        if moved is None or moved.until_ms < self._clock.unix_ms():
+            moved = _Moved(f"{origin}/robots.txt")
+        while moved.hops <= MAX_ROBOTS_HOPS:
             place, at, asked_ms = moved.to, origin_of(moved.to), self._clock.unix_ms()
             elsewhere = at != origin and place == f"{at}/robots.txt"
             # Nothing else is waited for under this lock. So visits cannot block each other whose robots.txt redirect
@@ -235,15 +252,24 @@ class RobotsCache:
             async with _lock_of(self._requests, at):
                 if elsewhere and (known := await self._known_elsewhere(at, asked_ms)) is not None:
                     return known, -1
-                fetched = await self._requested(place, crawl, send, first=hop == 0)
-                if at != origin:
+                fetched = await self._requested(place, crawl, send, first=not moved.hops)
+                if at != origin and fetched is not None:
                     self._rest(at, crawl.delay_s(host_of(place)))
                 if elsewhere and isinstance(fetched, tuple):
                     await self._keep_elsewhere(at, fetched[0])
+            if fetched is None and moved.hops:
+                self._continue_later(origin, moved, delay_s)
             if not isinstance(fetched, _Moved):
                 return fetched
-            moved = fetched
+            moved = replace(fetched, hops=moved.hops + 1)
         return self._record(moved.status, b"", ""), -1
+
+    def _continue_later(self, origin: str, moved: _Moved, delay_s: float) -> None:
+        """Let the next visit of `origin` begin at the redirect's target, for as long as a robots.txt may be valid."""
+        if len(self._moved) >= MAX_REDIRECTS_KEPT:
+            del self._moved[next(iter(self._moved))]
+        valid_s = max(MAX_LIFETIME_S, DELAYS_KEPT * delay_s)
+        self._moved[origin] = replace(moved, until_ms=self._clock.unix_ms() + valid_s * 1000)
 
     def _rest(self, origin: str, delay_s: float) -> None:
         """Allow the next redirected request to `origin` only after `delay_s` seconds.
@@ -383,20 +409,6 @@ class RobotsCache:
 
     def __repr__(self) -> str:
         return f"<RobotsCache {len(self._kept)} origins>"
-
-
-def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-    """Return what a visit reports about its host.
-
-    - `robots`: the robots.txt of each origin of the host. The first failure among them is reported.
-    - `crawl_delay_ms`: -1 if robots.txt sets no delay.
-    - `latency_ms` and `ip`: those of the last response.
-    """
-    unreachable = next((each for each in robots if each.failure), None)
-    if unreachable is None:
-        return HostNote(crawl_delay_ms, latency_ms, ip)
-    reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
-    return HostNote(crawl_delay_ms, latency_ms, ip, unreachable.failure, reason, unreachable.retry_after_ms)
 
 
 def retry_after_ms(answer: Answer, now_ms: int) -> int:

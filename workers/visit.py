@@ -42,10 +42,10 @@ from workers.owner_client import OwnerClient
 from workers.report import Reporter
 from workers.request_slots import Admission, Requests
 from workers.revisits import as_revisit, content_mark
-from workers.robots import Robots, RobotsCache, host_note, retry_after_ms
+from workers.robots import Robots, RobotsCache, retry_after_ms
 from workers.stats import WorkerStats
 from workers.visit_crawls import VisitCrawl, VisitCrawls
-from workers.visit_report import SettledUrl, VisitEnd, contexts_of, with_context
+from workers.visit_report import SettledUrl, VisitEnd, contexts_of, host_note, with_context
 
 log = structlog.get_logger(__name__)
 

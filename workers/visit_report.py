@@ -1,7 +1,7 @@
 """The report of one visit, the part of it that one flush publishes, and the limits of unreported results."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -10,10 +10,12 @@ import msgspec
 from shared.domain.frontier.seed_contexts import NO_CONTEXTS, SeedContext, context_at
 from shared.domain.ids import Fingerprint, LeaseId
 from shared.domain.reads.items import PageItems
+from shared.domain.web.robots import Unreachable
 from shared.domain.web.url import fingerprint
 from shared.wire.messages import HostNote, UrlOutcome, UrlShard
 from workers.discoveries import DiscoveryStream, PageLinks, streams_of
 from workers.outlinks import Outlinks
+from workers.robots import Robots
 from workers.visit_crawls import VisitCrawl
 
 ROOM_PAGES: Final = 5_000
@@ -229,3 +231,17 @@ def _links(page: SettledUrl) -> int:
 
 def _item_bytes(page: SettledUrl) -> int:
     return 0 if page.items is None else sum(len(item.data) for item in page.items.items)
+
+
+def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
+    """Return what a visit reports about its host.
+
+    - `robots`: the robots.txt of each origin of the host. The first failure among them is reported.
+    - `crawl_delay_ms`: -1 if robots.txt sets no delay.
+    - `latency_ms` and `ip`: those of the last response.
+    """
+    unreachable = next((each for each in robots if each.failure), None)
+    if unreachable is None:
+        return HostNote(crawl_delay_ms, latency_ms, ip)
+    reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
+    return HostNote(crawl_delay_ms, latency_ms, ip, unreachable.failure, reason, unreachable.retry_after_ms)

@@ -148,6 +148,34 @@ def test_delay_longer_than_robots_txt_is_valid_lets_a_page_be_fetched(
     run(main())
 
 
+def test_redirects_of_robots_txt_are_followed_over_visits_if_delay_is_long(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each visit began with the redirect again and ended before its target, so that no page was ever fetched."""
+    monkeypatch.setattr("workers.visit.VISIT_S", 0.5)
+    moved = b"HTTP/1.1 301 Moved\r\nLocation: /%s\r\nContent-Length: 0\r\n\r\n"
+    answers = {b"/robots.txt": moved % b"r1", b"/r1": moved % b"r2"}
+
+    async def script(connection: Connection) -> None:
+        while True:
+            asked = (await connection.request()).split()[1]
+            await connection.send(answers.get(asked, page(b"", b"Content-Type: text/plain")))
+
+    async def main() -> None:
+        async with (
+            raw_server(script) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            for _ in range(4):
+                await owner.ended(await owner.send(site.url("/a"), delay_ms=1_000))
+                await owner.slot_free()
+                owner.rest_ms = 1_000
+            assert [request.split()[1] for request in site.requests] == [b"/robots.txt", b"/r1", b"/r2", b"/a"]
+
+    run(main())
+
+
 def test_crawl_delay_is_reported_first_where_spec_sets_no_delay(
     server: BrokerServer, web: Serve, tmp_path: Path
 ) -> None:

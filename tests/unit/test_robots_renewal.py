@@ -163,3 +163,27 @@ def test_renewal_goes_on_when_its_entry_is_evicted_meanwhile(
         assert not (await web.rules()).allows(f"{ORIGIN}/new", "orb")
 
     asyncio.run(story())
+
+
+def test_redirect_reached_by_a_visit_is_kept_for_so_many_origins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robots, "MAX_REDIRECTS_KEPT", 1)
+    asked: list[str] = []
+    visits: list[list[str]] = []
+
+    async def story() -> None:
+        web = Web()
+
+        async def send(request: FetchRequest, earliest: float) -> Answer | None:
+            asked.append(request.url)
+            if not request.url.endswith("/robots.txt"):
+                return None
+            return Answer(request.url, 301, (("location", "/r"),), b"", b"", b"", b"", "127.0.0.1", Timings())
+
+        for origin in ("http://a.test", "http://b.test", "http://b.test", "http://a.test"):
+            asked.clear()
+            assert await web.cache.of(origin, CRAWL, send, 30.0) is None
+            visits.append(list(asked))
+
+    asyncio.run(story())
+    first = ["http://a.test/robots.txt", "http://a.test/r"]
+    assert visits == [first, ["http://b.test/robots.txt", "http://b.test/r"], ["http://b.test/r"], first]
