@@ -8,8 +8,10 @@ from shared.domain.explain.sentences import NEEDS_SCRIPTS
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.ids import Fingerprint
 from shared.domain.web.fetch import Answer, FetchFailed, Truncation
+from shared.domain.web.robots import Unreachable
 from shared.wire.messages import LeftOut, Record, UrlOutcome
 from workers.page_reading import PageReading
+from workers.robots import Robots
 
 _LOCATION: Final = 2_048
 _DETAIL: Final = 500
@@ -84,6 +86,19 @@ def failed(fingerprint: Fingerprint, failure: FetchFailed, *, at_ms: int) -> Url
         reason=failure.kind.value,
         detail=failure.detail[:_DETAIL],
         latency_ms=round(failure.timings.total_s * 1000),
+    )
+
+
+def unreachable(fingerprint: Fingerprint, robots: Robots, *, at_ms: int) -> UrlOutcome:
+    """Return the outcome of a URL that was not requested, because `robots`, its origin's robots.txt, is unreachable."""
+    detail = robots.policy.reason[:_DETAIL] if isinstance(robots.policy, Unreachable) else ""
+    return UrlOutcome(
+        fingerprint=fingerprint,
+        end=UrlEnd.FAILED,
+        at_ms=at_ms,
+        reason=robots.failure,
+        detail=detail,
+        retry_after_ms=robots.retry_after_ms,
     )
 
 

@@ -23,12 +23,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.domain.errors import Permanent, Transient
-from shared.domain.frontier.failure import parse_retry_after
+from shared.domain.frontier.failure import retry_after_ms
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
 from shared.domain.web.robots import (
     DELAYS_KEPT,
     MAX_LIFETIME_S,
-    MAX_ROBOTS_BYTES,
     MAX_ROBOTS_HOPS,
     TOO_COSTLY,
     UNREACHABLE_LIFETIME_S,
@@ -48,7 +47,7 @@ from shared.ports.clock import Clock
 from shared.wire.messages import Malformed
 from shared.wire.robots import decode_robots, encode_robots, robots_key
 from workers.outlinks import redirect_target
-from workers.visit_crawls import VisitCrawl
+from workers.visit_crawls import VisitCrawl, robots_request
 
 log = structlog.get_logger(__name__)
 
@@ -110,11 +109,15 @@ class Robots(Struct, frozen=True):
 
 
 class _KeptRobots(Struct):
-    """A robots.txt in the cache. From `renewed_from_ms` (Unix ms) on, a visit fetches it again."""
+    """A robots.txt in the cache. From `renewed_from_ms` (Unix ms) on, a visit fetches it again.
+
+    `postponed`: the next visit of the origin uses the failure without a request (`RobotsCache.postpone`).
+    """
 
     record: RobotsRecord
     robots: Robots
     renewed_from_ms: float
+    postponed: bool = False
 
 
 class _Moved(Struct, frozen=True):
@@ -164,6 +167,11 @@ class RobotsCache:
             return kept.robots
         shared = await self._shared(origin)
         return None if shared is None else _understood(shared)
+
+    def postpone(self, origin: str) -> None:
+        """Let the next visit of `origin` use the failure that this visit found, instead of a request."""
+        if (kept := self._kept.get(origin)) is not None and kept.robots.failure:
+            kept.postponed = True
 
     async def renew(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> None:
         """Fetch the robots.txt of `origin` again, by `send`, if the cached one is near its expiry (RENEWED_AT).
@@ -327,12 +335,7 @@ class RobotsCache:
 
         `first`: True for the first request, False for a later one: `place` is then the target of a redirect.
         """
-        # Read one byte more than is used, to distinguish a truncated file from one that ends there.
-        limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
-        request = FetchRequest(
-            place, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2
-        )
-        answer = await send(request, 0.0 if first else self._free_at.get(origin_of(place), 0.0))
+        answer = await send(robots_request(place, crawl), 0.0 if first else self._free_at.get(origin_of(place), 0.0))
         match answer:
             case None:
                 return None
@@ -368,14 +371,15 @@ class RobotsCache:
 
         - Nothing, or an entry whose lifetime has passed: return None.
         - Rules of a reachable robots.txt: return the rules.
-        - The failure of a request before `asked_ms`: return None, because a new visit must try again.
+        - The failure of a request before `asked_ms`: return it once if it is postponed, else None: try again.
         - The failure of a request since `asked_ms`: return the failure. Another visit tried while this one waited.
         """
         kept = self._kept.get(origin)
         if kept is None or not kept.record.fresh(self._clock.unix_ms()):
             return None
-        if kept.robots.failure and kept.record.fetched_at_ms < asked_ms:
+        if kept.robots.failure and kept.record.fetched_at_ms < asked_ms and not kept.postponed:
             return None
+        kept.postponed = False
         self._kept.move_to_end(origin)
         return kept.robots
 
@@ -409,13 +413,6 @@ class RobotsCache:
 
     def __repr__(self) -> str:
         return f"<RobotsCache {len(self._kept)} origins>"
-
-
-def retry_after_ms(answer: Answer, now_ms: int) -> int:
-    """Return the wait in ms that the answer's Retry-After header requires, -1 without a valid header."""
-    value = answer.header("retry-after")
-    wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
-    return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)
 
 
 def _understood(record: RobotsRecord) -> Robots:

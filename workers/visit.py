@@ -19,11 +19,11 @@ from shared.domain.archive.model import Exchange
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.errors import Transient
-from shared.domain.frontier.failure import policy_for
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId
-from shared.domain.reads.items import PageItems, TakenItem
+from shared.domain.frontier.failure import policy_for, retry_after_ms
+from shared.domain.ids import CrawlId, Fingerprint, LeaseId
+from shared.domain.reads.items import PageItems
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest
-from shared.domain.web.robots import BY_DIRECTIVE, Unreachable
+from shared.domain.web.robots import BY_DIRECTIVE
 from shared.domain.web.url import Location, fingerprint, origin_of
 from shared.ports.broker import VisitMessage
 from shared.ports.clock import Clock
@@ -42,10 +42,10 @@ from workers.owner_client import OwnerClient
 from workers.report import Reporter
 from workers.request_slots import Admission, Requests
 from workers.revisits import as_revisit, content_mark
-from workers.robots import Robots, RobotsCache, retry_after_ms
+from workers.robots import Robots, RobotsCache
 from workers.stats import WorkerStats
 from workers.visit_crawls import VisitCrawl, VisitCrawls
-from workers.visit_report import SettledUrl, VisitEnd, contexts_of, host_note, with_context
+from workers.visit_report import SettledUrl, VisitEnd, VisitOrigins, contexts_of, page_items, with_context
 
 log = structlog.get_logger(__name__)
 
@@ -100,10 +100,8 @@ class Visit:
         self._earliest = grant.not_before
         self._until = max(self._arrived, grant.not_before) + VISIT_S
         self._delay_s = max(shard.delay_ms / 1000, grant.delay_s)
-        self._robots: dict[str, Robots] = {}
-        self._sitemaps = HostSitemaps()
-        self._asked_at_ms = 0
-        self._crawl_delay_ms, self._latency_ms, self._ip = -1, 0, ""
+        self._origins, self._sitemaps = VisitOrigins(shard.host), HostSitemaps()
+        self._asked_at_ms, self._crawl_delay_ms, self._latency_ms, self._ip = 0, -1, 0, ""
         self._scope: asyncio.Timeout | None = None
         self._lost = self._stopping = False
         self._ending = asyncio.Event()
@@ -167,8 +165,7 @@ class Visit:
 
     async def _renew(self) -> None:
         """Extend the grant, and keep the broker from delivering the message again, until the visit is reported."""
-        again = 0.0
-        working_every = self._ctx.ack_wait_s / 3
+        again, working_every = 0.0, self._ctx.ack_wait_s / 3
         working_at = self._arrived + working_every
         while True:
             extend_at = inf if self._lost else max(self._grant.renew_at, again)
@@ -223,23 +220,29 @@ class Visit:
 
     async def _work(self) -> None:
         """Fetch the URLs one by one, unless the visit must end. After the last URL, renew each robots.txt if due."""
+        send = partial(self._send, self._shard.urls[-1].url)
         for key, entry in list(self._left.items()):
             await self._report.wait_for_capacity()
             try:
                 if self._crawl is None or not await self._fetch_and_settle(key, entry):
-                    return
+                    break
             finally:
                 self._admission.release()
-        send = partial(self._send, self._shard.urls[-1].url)
-        for origin in self._robots:
-            if self._crawl is not None:
-                await self._ctx.robots.renew(origin, self._crawl, send, self._delay_s)
+        else:
+            for origin in self._origins.robots:
+                if self._crawl is not None:
+                    await self._ctx.robots.renew(origin, self._crawl, send, self._delay_s)
+        if self._crawl is not None and not self._ending.is_set():
+            await self._origins.decide(self._left.values(), self._crawl, self._ctx.robots, send)
+        for key, entry in list(self._left.items()):
+            if (robots := self._origins.failure(origin_of(entry.url))) is not None:
+                self._settle(key, SettledUrl(outcome.unreachable(key, robots, at_ms=self._clock.unix_ms())))
 
     async def _fetch_and_settle(self, key: Fingerprint, entry: ShardUrl) -> bool:
         """Fetch a URL and record its outcome. Return True if the visit may continue, False if it must end."""
         exchange = await self._request(key, entry)
         if exchange is None:
-            return key not in self._left
+            return key not in self._left or self._origins.fails(origin_of(entry.url))
         crawl, answer = exchange
         if self._crawl is None:
             return False
@@ -255,6 +258,8 @@ class Visit:
             page = Location(entry.url, self._shard.host, key)
             self._settle(key, await self._archived(crawl, page, entry, answer, self._asked_at_ms))
             end = policy_for(answer.status)
+        if end.host is not None:
+            self._admission.end()  # for robots.txt, too
         return end.host is None
 
     async def _request(self, key: Fingerprint, entry: ShardUrl) -> tuple[VisitCrawl, Answer | FetchFailed] | None:
@@ -283,7 +288,7 @@ class Visit:
                 await crawl.look_up(entry.url)  # before the wait, since a request is sent immediately after it
             if crawl.obeys_robots(self._shard.host):
                 robots = await self._robots_of(entry.url, crawl)
-                if robots is None or isinstance(robots.policy, Unreachable):
+                if robots is None or self._origins.fails(origin_of(entry.url)):
                     return None
                 if not robots.allows(entry.url, crawl.token):
                     self._deny(key, ExclusionReason.ROBOTS)
@@ -308,12 +313,12 @@ class Visit:
 
     async def _robots_of(self, url: str, crawl: VisitCrawl) -> Robots | None:
         """Return the robots rules of the URL's origin, fetched if necessary. None if the visit must end."""
-        if (robots := self._robots.get(origin := origin_of(url))) is not None:
+        if (robots := self._origins.robots.get(origin := origin_of(url))) is not None:
             return robots
         robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url), self._delay_s)
         if robots is None:
             return None
-        self._robots[origin] = robots
+        self._origins.robots[origin] = robots
         if (delay_s := robots.crawl_delay_s(crawl.token)) is not None:
             self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
             if delay_s > self._delay_s and not self._slow_down(delay_s):
@@ -390,16 +395,19 @@ class Visit:
         self._asked_at_ms = self._clock.unix_ms()
         self._ctx.stats.in_flight += 1
         try:
-            return await crawl.fetcher.fetch(request)
+            answer = await crawl.fetcher.fetch(request)
         finally:
             self._ctx.stats.in_flight -= 1
             self._report.quiet_since = self._clock.elapsed()
             self._admission.leave()
+        if isinstance(answer, Answer):
+            self._origins.responded(answer)
+        return answer
 
     async def _archived(
         self, crawl: VisitCrawl, page: Location, entry: ShardUrl, answer: Answer, at_ms: int
     ) -> SettledUrl:
-        reading = await read_answer(crawl, page, entry, answer, at_ms, self._robots, self._ctx.robots)
+        reading = await read_answer(crawl, page, entry, answer, at_ms, self._origins.robots, self._ctx.robots)
         seed = entry.depth == 0 and entry.hops == 0
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes, seed=seed)
         stored = None if reading.unstored else await self._ctx.archive.keep(crawl.archived, as_revisit(exchange, entry))
@@ -407,12 +415,12 @@ class Visit:
         self._ctx.stats.pages += 1
         self._ctx.stats.bytes += len(answer.body)
         links = links_of(crawl, self._shard.host_id, page, reading)
-        retry_ms = retry_after_ms(answer, self._clock.unix_ms())
         taken = reading.html is not None or reading.not_indexed in BY_DIRECTIVE
         items = await self._items(crawl, page, reading.html, at_ms) if taken else None
         mark = content_mark(crawl, answer, reading.html, items)
+        wait_ms = retry_after_ms(answer, self._clock.unix_ms())
         result = outcome.answered(
-            page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=retry_ms, mark=mark
+            page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=wait_ms, mark=mark
         )
         outlinks = tuple(some for some in (reading.outlinks, reading.feeds, reading.requisites) if some is not None)
         return SettledUrl(result, links, outlinks, items)
@@ -423,15 +431,7 @@ class Visit:
         if taken is None:
             return None
         self._ctx.reporter.refused(crawl, taken.refused)
-        return PageItems(
-            HostId(self._shard.host_id),
-            page.fingerprint,
-            page.url,
-            LeaseId(self._shard.lease),
-            self._grant.number,
-            at_ms,
-            tuple([TakenItem(item.id, item.rule, item.data) for item in taken.items]),
-        )
+        return page_items(self._shard, self._grant.number, page, at_ms, taken.items)
 
     def _deny(self, key: Fingerprint, reason: str) -> bool:
         """Record the URL as excluded for `reason`, without a request. Return True, because the visit continues."""
@@ -440,11 +440,11 @@ class Visit:
 
     def _settle(self, key: Fingerprint, settled: SettledUrl) -> None:
         entry, shard = self._left.pop(key), self._shard
-        settled = self._sitemaps.added(settled, self._crawl, shard.host_id, shard.host, entry, self._robots)
+        settled = self._sitemaps.added(settled, self._crawl, shard.host_id, shard.host, entry, self._origins.robots)
         self._report.add(with_context(settled, self._contexts.get(key)))
 
     def _note(self) -> HostNote:
-        return host_note(self._robots.values(), self._crawl_delay_ms, self._latency_ms, self._ip)
+        return self._origins.note(self._crawl_delay_ms, self._latency_ms, self._ip)
 
     def __repr__(self) -> str:
         return f"<Visit {self._shard.host} lease={self._shard.lease} left={len(self._left)}>"

@@ -20,7 +20,7 @@ from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
 from shared.domain.web.fetch import FetchLimits, FetchRequest
-from shared.domain.web.robots import product_token
+from shared.domain.web.robots import MAX_ROBOTS_BYTES, product_token
 from shared.domain.web.url import host_of
 from shared.ports.fetcher import Fetcher
 from shared.ports.specs import PublishedSpec, SpecSource
@@ -216,6 +216,13 @@ class VisitCrawls:
 
 def _rules(spec: CrawlSpec) -> EgressRules:
     return EgressRules(allow=tuple(ip_network(network, strict=False) for network in sorted(spec.egress.allow)))
+
+
+def robots_request(url: str, crawl: VisitCrawl) -> FetchRequest:
+    """Return the request for the robots.txt at `url`."""
+    # Read one byte more than is used, to distinguish a truncated file from one that ends there.
+    limits = replace(crawl.limits, body_bytes=MAX_ROBOTS_BYTES + 1, decoded_bytes=MAX_ROBOTS_BYTES + 1)
+    return FetchRequest(url, crawl.headers, limits=limits, proxy=crawl.spec.fetch.proxy, http2=crawl.spec.fetch.http2)
 
 
 def is_page(kind: UrlKind) -> bool:

@@ -1,4 +1,4 @@
-"""The report of one visit, the part of it that one flush publishes, and the limits of unreported results."""
+"""The report of one visit and of its host, the part that one flush publishes, and the limits of unreported results."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -8,15 +8,17 @@ from typing import Final, Protocol
 import msgspec
 
 from shared.domain.frontier.seed_contexts import NO_CONTEXTS, SeedContext, context_at
-from shared.domain.ids import Fingerprint, LeaseId
-from shared.domain.reads.items import PageItems
+from shared.domain.ids import Fingerprint, HostId, LeaseId
+from shared.domain.reads.items import PageItems, TakenItem
+from shared.domain.web.fetch import Answer
 from shared.domain.web.robots import Unreachable
-from shared.domain.web.url import fingerprint
-from shared.wire.messages import HostNote, UrlOutcome, UrlShard
+from shared.domain.web.url import Location, fingerprint, host_of, origin_of
+from shared.wire.messages import HostNote, ShardUrl, UrlOutcome, UrlShard
 from workers.discoveries import DiscoveryStream, PageLinks, streams_of
-from workers.outlinks import Outlinks
-from workers.robots import Robots
-from workers.visit_crawls import VisitCrawl
+from workers.extract.rules import ExtractedItem
+from workers.outlinks import Outlinks, redirect_target
+from workers.robots import Robots, RobotsCache, Send
+from workers.visit_crawls import VisitCrawl, robots_request
 
 ROOM_PAGES: Final = 5_000
 ROOM_LINKS: Final = 200_000
@@ -62,6 +64,13 @@ def with_context(settled: SettledUrl, context: SeedContext | None) -> SettledUrl
     found = tuple([msgspec.structs.replace(links, context=context) for links in settled.found])
     items = None if settled.items is None else settled.items._replace(context=context)
     return msgspec.structs.replace(settled, found=found, items=items)
+
+
+def page_items(shard: UrlShard, grant: int, page: Location, at_ms: int, items: Iterable[ExtractedItem]) -> PageItems:
+    """Return the items of a page of the shard, as the visit under grant number `grant` reports them."""
+    taken = tuple([TakenItem(item.id, item.rule, item.data) for item in items])
+    host_id, lease = HostId(shard.host_id), LeaseId(shard.lease)
+    return PageItems(host_id, page.fingerprint, page.url, lease, grant, at_ms, taken)
 
 
 class VisitEnd(msgspec.Struct, frozen=True):
@@ -233,15 +242,71 @@ def _item_bytes(page: SettledUrl) -> int:
     return 0 if page.items is None else sum(len(item.data) for item in page.items.items)
 
 
-def host_note(robots: Iterable[Robots], crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-    """Return what a visit reports about its host.
+class VisitOrigins:
+    """The robots.txt of each origin of a visit's host, and which of these origins fail alone.
 
-    - `robots`: the robots.txt of each origin of the host. The first failure among them is reported.
-    - `crawl_delay_ms`: -1 if robots.txt sets no delay.
-    - `latency_ms` and `ip`: those of the last response.
+    http and https on their default ports are two origins of one host. If the robots.txt of one is unreachable, the
+    whole host may be down. If a usable response of another origin of the host comes later in the visit, the origin
+    fails alone. Its URLs then fail instead of the host. A response 429 or 5xx, or a redirect to the failing origin, is
+    not usable.
+
+    `robots`: the robots.txt that the visit has, by origin.
     """
-    unreachable = next((each for each in robots if each.failure), None)
-    if unreachable is None:
-        return HostNote(crawl_delay_ms, latency_ms, ip)
-    reason = unreachable.policy.reason if isinstance(unreachable.policy, Unreachable) else ""
-    return HostNote(crawl_delay_ms, latency_ms, ip, unreachable.failure, reason, unreachable.retry_after_ms)
+
+    __slots__ = ("_alone", "_host", "_postponed", "robots")
+
+    def __init__(self, host: str) -> None:
+        self.robots: dict[str, Robots] = {}
+        self._host = host
+        self._alone: set[str] = set()
+        self._postponed: set[str] = set()
+
+    def responded(self, answer: Answer) -> None:
+        """Record a response that came after the failures that are known so far."""
+        if host_of(answer.url) != self._host or answer.status == 429 or answer.status >= 500:
+            return
+        location = answer.header("location") if 300 <= answer.status < 400 else None
+        to = None if location is None else redirect_target(location, answer.url)
+        spared = {origin_of(answer.url)} if to is None else {origin_of(answer.url), origin_of(to)}
+        self._alone.update(origin for origin in self.robots if self.fails(origin) and origin not in spared)
+
+    def fails(self, origin: str) -> bool:
+        """Return True if the robots.txt of `origin` is unreachable."""
+        return (robots := self.robots.get(origin)) is not None and isinstance(robots.policy, Unreachable)
+
+    def undecided(self) -> list[str]:
+        """Return the origins that fail, if it is not known that they fail alone."""
+        return [origin for origin in self.robots if self.fails(origin) and origin not in self._alone]
+
+    def failure(self, origin: str) -> Robots | None:
+        """Return the unreachable robots.txt of `origin` if the origin fails alone, else None."""
+        return self.robots[origin] if origin in self._alone else None
+
+    async def decide(self, left: Iterable[ShardUrl], crawl: VisitCrawl, cache: RobotsCache, send: Send) -> None:
+        """Find out if the undecided origins fail alone: request robots.txt of another origin of the host, by `send`.
+
+        Request it only from an origin that gave it before, or that has URLs in `left`, the URLs without an outcome. If
+        the delay is too long for this visit, the next one decides, and this visit does not report the failure.
+        """
+        named = {origin_of(entry.url) for entry in left}
+        for origin in self.undecided():
+            for other in (f"https://{self._host}", f"http://{self._host}"):
+                robots = self.robots.get(other) or await cache.known(other)
+                if other == origin or (other not in named if robots is None else robots.failure):
+                    continue
+                if await send(robots_request(f"{other}/robots.txt", crawl), 0.0) is None:
+                    cache.postpone(origin)
+                    self._postponed.add(origin)
+                break
+
+    def note(self, crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
+        """Return what the visit reports about its host, with the first failure of an origin that does not fail alone.
+
+        - `crawl_delay_ms`: -1 if robots.txt sets no delay.
+        - `latency_ms` and `ip`: those of the last response.
+        """
+        failing = next((self.robots[origin] for origin in self.undecided() if origin not in self._postponed), None)
+        if failing is None:
+            return HostNote(crawl_delay_ms, latency_ms, ip)
+        reason = failing.policy.reason if isinstance(failing.policy, Unreachable) else ""
+        return HostNote(crawl_delay_ms, latency_ms, ip, failing.failure, reason, failing.retry_after_ms)

@@ -190,8 +190,8 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
     """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
 
-    `failure` says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`, else it is empty. `detail`
-    is the same in words. After a failure the visit requests no URL of that origin, so no URL uses up an attempt.
+    `failure` (in words `detail`) says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. It is
+    empty if robots.txt was read, and if only one origin fails: then the outcomes of its URLs have the reason.
     """
 
     crawl_delay_ms: int = -1

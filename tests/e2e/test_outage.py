@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import threading
@@ -21,13 +22,21 @@ from tests.support.processes.orb_command import ROOT, command_line, orb
 pytestmark = pytest.mark.e2e
 
 PAGES = 30
+HTTPS_LINKS = 60
 
 
 class _Site(BaseHTTPRequestHandler):
-    """An index that links to all pages; connections end with each answer."""
+    """An index that links to all pages; connections end with each answer, and before the TLS of https."""
+
+    def handle(self) -> None:
+        if self.connection.recv(1, socket.MSG_PEEK) != b"\x16":
+            super().handle()
 
     def do_GET(self) -> None:
-        if self.path == "/":
+        if self.path == "/https":
+            links = [f"https://{self.headers['Host']}/{number}" for number in range(HTTPS_LINKS)]
+            body = "".join(f"<a href={link}>" for link in [*links, "/"]).encode()
+        elif self.path == "/":
             body = b"".join(b"<a href=/%d>" % number for number in range(PAGES))
         else:
             body = b"<p>page" if self.path != "/robots.txt" else b""
@@ -121,3 +130,19 @@ def test_blocked_crawl_prints_reason_first_and_unblocks_on_request(tmp_path: Pat
         limited.clear()
         ended = json.loads(orb("crawl", "--out", out, "--unblock", "--json", timeout_s=180))
     assert (ended["pages"], ended["waits"], served.count("/7")) == (PAGES + 1, [], 2)
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.2])
+def test_links_to_https_of_a_site_without_it_lose_no_page(tmp_path: Path, delay_s: float) -> None:
+    """One such link ended each visit of the host. It was given up with all URLs that were found later."""
+    with serving(0, []) as port:
+        spec = write_spec(
+            tmp_path / "spec.yaml",
+            {
+                "seeds": [f"http://127.0.0.1:{port}/https"],
+                "politeness": {"delay_s": delay_s},
+                "retry": {"outage_s": 1, "base_s": 1},
+            },
+        )
+        summary = json.loads(orb("crawl", "--spec", spec, "--out", tmp_path / "crawl", "--json", timeout_s=180))
+    assert (summary["pages"], summary["failed"]) == (PAGES + 2, {"robots_tls": HTTPS_LINKS})

@@ -11,6 +11,9 @@ A host that could not be reached `retry.host_attempts` times in a row is given u
 `HOST_UNREACHABLE` (`HostHealth.dead`). A host that gave pages of the crawl before is given up only after
 `retry.outage_s` seconds.
 
+A URL whose robots.txt is unreachable while another origin of its host answers has a reason such as `robots_connect`. It
+counts as FailureKind.OTHER: the attempts are those of the URL, and the host is unchanged.
+
 A 429 or 503 uses up an attempt of the URL. If the last answer is a 429, the URL has `THROTTLED_TIMES` x
 `retry.attempts` attempts. The exception is a host that gave pages before and now refuses as a whole
 (`HostHealth.refusing`), such as a site in maintenance. Its 429 and 503 answers use up no attempts.
@@ -26,7 +29,7 @@ from msgspec import Struct
 
 from shared.domain.crawl.spec import Retry
 from shared.domain.frontier.states import UrlState
-from shared.domain.web.fetch import FailureKind
+from shared.domain.web.fetch import Answer, FailureKind
 
 HOST_UNREACHABLE: Final = "host_unreachable"
 """The failure reason of URLs whose host was given up."""
@@ -215,3 +218,10 @@ def parse_retry_after(value: str, now_s: float) -> float | None:
         return max(0.0, then.timestamp() - now_s)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def retry_after_ms(answer: Answer, now_ms: int) -> int:
+    """Return the wait in ms that the answer's Retry-After header requires, -1 without a valid header."""
+    value = answer.header("retry-after")
+    wait_s = None if value is None else parse_retry_after(value, now_ms / 1000)
+    return -1 if wait_s is None else int(min(wait_s, 1e9) * 1000)
