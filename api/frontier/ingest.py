@@ -25,7 +25,7 @@ from shared.domain.errors import Permanent, StreamReplaced, Transient
 from shared.domain.frontier.commands import CommandKind, check_command
 from shared.domain.frontier.states import Position
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveryResult, DiscoveryTransaction, QueueEnd
-from shared.domain.ids import CrawlId
+from shared.domain.ids import CrawlId, HostId, LeaseId
 from shared.ports.broker import Broker, Delivered, ReportKind, ReportReader
 from shared.runtime.retry import until_resource_available
 from shared.wire.messages import Command, Malformed, Outcome, ShardUnreadable, decode_report
@@ -263,6 +263,8 @@ class Ingest:
             crawl_ids = {CrawlId(message.crawl) for _, message in run if isinstance(message, Outcome)}
             await self._writer.look_up(crawl_ids)
             await self._writer.load_page_counts(crawl_ids)
+            await self._writer.load_queues(self._missing_queues(run), pinned=True)
+            # No await between this read and the decisions: a queue may be dropped from memory at any time.
             batch = self._writer.batch(random.random)
             for report, message in run:
                 match message:
@@ -275,7 +277,21 @@ class Ingest:
                         batch.outcome(message, self.arrived.get(report.sequence))
                     case _:
                         assert_never(message)
-            return batch, await self._writer.commit(batch, self._after("outcome", run[-1][0]))
+            unfinished = await self._writer.commit(batch, self._after("outcome", run[-1][0]))
+            for crawl_id in crawl_ids:
+                if own.crawls.get(crawl_id) is None:  # Nothing dispatches its queues, so they would never be evicted.
+                    own.hosts.drop_crawl(crawl_id)
+            return batch, unfinished
+
+    def _missing_queues(self, run: Sequence[_Outcome]) -> Sequence[tuple[CrawlId, HostId]]:
+        """Return the queues of these outcomes' leases that are not in memory.
+
+        A command, a new revision or the end of a crawl drops its queues from memory while workers have leases of them.
+        The outcomes are decided by the facts of their queues, such as whether the host ever gave a page.
+        """
+        leases = (self._own.leases.get(LeaseId(message.lease)) for _, message in run if isinstance(message, Outcome))
+        keys = {(held.row.crawl_id, held.row.host_id) for held in leases if held is not None}
+        return sorted(key for key in keys if self._own.hosts.find(*key) is None)
 
     async def _end_queues(self, ends: Sequence[QueueEnd]) -> None:
         """Fail the remaining URLs of queues whose host is unreachable, in several transactions.

@@ -9,6 +9,7 @@ from shared.adapters.sql.frontier import apply
 from shared.domain.crawl.spec import Budget, CrawlSpec, Retry
 from shared.domain.frontier.failure import HOST_UNREACHABLE
 from shared.domain.frontier.states import UrlState
+from shared.domain.ids import HostId
 from shared.domain.web.url import fingerprint
 from shared.ports.broker import VisitMessage
 from shared.wire.messages import HostNote, Outcome, encode
@@ -110,4 +111,36 @@ def test_all_that_a_hosts_page_budget_leaves_over_is_excluded(start: Start, monk
     hand.world.run_for(60.0)
     assert ends(hand) == {(UrlState.DONE, None): 2, (UrlState.EXCLUDED, "max_pages_per_host"): URLS - 2}
     assert cluster.database.rows("SELECT queued, waiting, leased FROM queues") == [(0, 0, 0)]
+    cluster.assert_kept()
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_outage_lasts_though_the_queue_is_not_in_memory(start: Start, loaded: bool) -> None:
+    """Queues leave memory while leases are out: after a command, a new revision, or the end of the crawl."""
+    cluster, hand = begun(start)
+    message, shard = hand.pull()
+    hand.report(shard, hand.go(shard, 1).grant, {entry.url: 200 for entry in shard.urls}, final=True)
+    hand.wait(message.ack())
+    [sim] = cluster.owners
+    crawl, own = sim.crawls.get(cluster.crawl_id), sim.owner.ownership
+    assert crawl is not None
+    assert own is not None
+    for _ in range(3):
+        hand.world.run_for(60.0)
+        message, shard = hand.pull()
+        grant = hand.go(shard, 1).grant
+        if not loaded:
+            sim.crawls.remove(cluster.crawl_id)
+        own.hosts.drop_crawl(cluster.crawl_id)
+        left: list[bytes] = [fingerprint(entry.url) for entry in shard.urls]
+        note = HostNote(failure="connect")
+        outcome = Outcome(shard.lease, shard.crawl, grant, shard.host_id, [], left, True, 0, note)
+        hand.publish("outcome", encode(outcome))
+        hand.world.run_for(0.1)
+        assert (own.hosts.queue(cluster.crawl_id, HostId(shard.host_id)) is not None) == loaded
+        if not loaded:
+            sim.crawls.put(crawl)
+            own.hosts.mark_incomplete(cluster.crawl_id)
+        hand.wait(message.ack())
+    assert ends(hand)[DEAD] == 0
     cluster.assert_kept()
