@@ -7,6 +7,7 @@ from msgspec.structs import asdict, replace
 
 from shared.adapters.sql.frontier import apply as applying
 from shared.adapters.sql.frontier import leasing
+from shared.domain.frontier.page_history import PageHistory
 from shared.domain.frontier.states import LEVEL_MS, UrlState
 from shared.domain.frontier.store_model import Changes, DiscoveredLink, FetchRow, HostChange, LeaseRow
 from shared.domain.ids import Fingerprint, HostId, LeaseId
@@ -281,6 +282,28 @@ def test_page_that_becomes_noindex_is_listed_no_more(on_store: OnStore) -> None:
         assert t.rows("SELECT page, segment, reason FROM fetches") == [(0, "s2", "noindex")]
         await t.apply(Changes(fetches=[_fetch(t, page, NOW_MS + 2, 200, page=True, segment="s3")]))
         assert t.rows("SELECT page, segment, reason FROM fetches") == [(1, "s3", None)]
+
+    on_store(story)
+
+
+def test_noindex_page_keeps_its_record_when_a_later_fetch_brings_none(on_store: OnStore) -> None:
+    """A 503 that is retried took the digest, the validators and the number of the version of such a page."""
+
+    async def story(t: Tables) -> None:
+        await t.found(page := link(A))
+        stored = replace(
+            _fetch(t, page, NOW_MS, 200, page=False, segment="s1"), reason="noindex", digest=b"d" * 20, etag='"1"',
+            recrawl=PageHistory(version=3).encoded(),
+        )  # fmt: skip
+        await t.apply(Changes(fetches=[stored]))
+        for status in (503, 404):
+            await t.apply(Changes(fetches=[_fetch(t, page, NOW_MS + 1, status, page=False, segment=None)]))
+        [(digest, recrawl, *rest)] = t.rows("SELECT digest, recrawl, segment, reason, etag, status FROM fetches")
+        assert (bytes(digest), bytes(recrawl)) == (stored.digest, stored.recrawl)
+        assert rest == ["s1", "noindex", '"1"', 200]
+        again = replace(_fetch(t, page, NOW_MS + 2, 200, page=False, segment="s2"), reason="unavailable_after")
+        await t.apply(Changes(fetches=[again]))
+        assert t.rows("SELECT segment, reason FROM fetches") == [("s2", "unavailable_after")]
 
     on_store(story)
 

@@ -81,7 +81,7 @@ def test_page_that_becomes_noindex_replaces_the_counts_of_the_page(on_store: OnS
         await t.apply(Changes(fetches=[first], tallies={(t.crawl_id, *key): n for key, n in counts.items()}))
         for again, tallies in (
             (replace(fetch(t, page, 200, None), page=False, reason="noindex"), {"not_indexed": {"noindex": 1}}),
-            (fetch(t, page, 503, None), {}),
+            (fetch(t, page, 503, None), {"not_indexed": {"noindex": 1}}),
             (fetch(t, page, 200, None), {}),
         ):
             await t.apply(Changes(fetches=[again], losses_to_replace=[again]))

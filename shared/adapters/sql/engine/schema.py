@@ -297,7 +297,7 @@ fetches = Table(
 """One row for each URL that was tried. The row describes one of the fetches of the URL.
 
 - `page`: True if the URL is an indexed page. The row then describes the fetch that got this page, even if a later
-  fetch failed. False: the row describes the latest fetch.
+  fetch failed. So it does with the `reason` noindex or unavailable_after. Otherwise it describes the latest fetch.
 - `history`: the other fetches of the URL as short text: time, status and reason of each, newest first.
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.

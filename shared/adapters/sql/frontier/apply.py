@@ -40,15 +40,16 @@ only because of seed sets."""
 _FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
 _NOT_INDEXED = ", ".join(f"'{reason}'" for reason in BY_DIRECTIVE)
-_BRINGS_PAGE = f"excluded.page OR NOT fetches.page OR coalesce(excluded.reason, '') IN ({_NOT_INDEXED})"
+_STORES_PAGE = f"({{0}}.page OR coalesce({{0}}.reason, '') IN ({_NOT_INDEXED}))"
+_BRINGS_PAGE = f"{_STORES_PAGE.format('excluded')} OR NOT {_STORES_PAGE.format('fetches')}"
 _SUMMARY = "{0}.at_ms || ' ' || {0}.status || ' ' || coalesce({0}.reason, '-')"
 _HISTORY = (
     f"substr(CASE WHEN {_BRINGS_PAGE} THEN {_SUMMARY.format('fetches')} ELSE {_SUMMARY.format('excluded')} END"
     " || coalesce(';' || fetches.history, ''), 1, 512)"
 )
 # A stored page keeps its whole row if a later fetch has no page, so that the index never loses a record. The history
-# then records the later fetch. If the row is replaced, the history records the earlier one. A later fetch that forbids
-# to index the page replaces the row, too.
+# then records the later fetch. If the row is replaced, the history records the earlier one. A page with a directive
+# that forbids to index it is stored, too, although no list shows it.
 FETCH: Final = inserting(
     schema.fetches,
     _FETCH_COLUMNS,

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
@@ -57,10 +57,15 @@ def recounted(connection: Connection, rows: Iterable[FetchRow]) -> Mapping[tuple
     for row in rows:
         keys = {"crawl_id": row.crawl_id, "host_id": row.host_id, "fingerprint": row.fingerprint}
         old = connection.execute(_LOSSES, keys).first()
-        if old is not None and old.page and not (row.page or row.reason in BY_DIRECTIVE):
-            continue
+        if old is not None and _stores_page(old) and not _stores_page(row):
+            continue  # The stored fetch stays, as in `apply.FETCH`.
         for kind, key, n in losses(row.page, row.truncated, row.left_out, row.reason):
             deltas[row.crawl_id, kind, key] += n
         for kind, key, n in losses(old.page, old.truncated, old.left_out, old.reason) if old is not None else ():
             deltas[row.crawl_id, kind, key] -= n
     return deltas
+
+
+def _stores_page(fetch: Any) -> bool:
+    """Return True if this fetch stored a page, also if a directive of the page forbids to index it."""
+    return bool(fetch.page or fetch.reason in BY_DIRECTIVE)
