@@ -251,7 +251,7 @@ async def refreshed(
 
     - No URL is leased.
     - No new URL is queued, or a budget is spent.
-    - No page is left that was due when the refresh began.
+    - No page is left that was due when the refresh began, or that waits for a retry.
 
     The result is valid as long as the counters have the returned version.
     """
@@ -262,6 +262,8 @@ async def refreshed(
     for crawl_id, counters in counted.items():
         new = counters.queued - counters.revisits
         if counters.leased or (new and begun[crawl_id].allowance.exhausted() is None):
+            continue
+        if counters.retries and await store.waits_for_retry(crawl_id):
             continue
         if not await store.due_before(crawl_id, begun[crawl_id].refresh_ms):
             over[crawl_id] = counters.version

@@ -201,6 +201,9 @@ class Store(Protocol):
         A URL waits for a retry, or for the next fetch of its page.
         """
 
+    async def waits_for_retry(self, crawl_id: CrawlId) -> bool:
+        """Return True if a stored page or a sitemap of the crawl waits for a retry. Ignore retries of new URLs."""
+
     # The control plane's ----------------------------------------------------------------------------------------------
 
     async def epoch(self) -> int:

@@ -131,10 +131,24 @@ def test_retry_of_a_page_counts_as_one_and_is_leased_when_due(on_store: OnStore)
         assert row is not None
         await stored(t, row, due_ms=LATER_MS + 5, flags=PAGE | RETRY, attempts=1)
         assert t.rows(COUNTS) == [(1, 0, 0, 1, 1, 0, 0)]
+        assert await t.store.waits_for_retry(t.crawl_id)
         taken = await again(t, 1, now_ms=LATER_MS + 5)
+        assert not await t.store.waits_for_retry(t.crawl_id)
         assert taken is not None
         assert t.rows(COUNTS) == [(0, 1, 0, 1, 0, 0, 1)]
         assert next(iter(taken.urls.values())).attempt == 2
+
+    on_store(story)
+
+
+def test_retry_of_a_new_url_is_no_retry_of_a_stored_page(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t, 1)
+        await t.found(link(f"http://{HOST}/new", 1))
+        new = await t.lease(HOST)
+        assert new is not None
+        await stored(t, new, flags=RETRY, attempts=1)
+        assert not await t.store.waits_for_retry(t.crawl_id)
 
     on_store(story)
 

@@ -7,8 +7,11 @@ from typing import cast
 
 import pytest
 
-from api.crawls.finished_check import MAX_ROUNDS, Finished, FinishedCheck
-from shared.domain.frontier.states import Position
+from api.crawls.finished_check import MAX_ROUNDS, Finished, FinishedCheck, refreshed
+from api.frontier.capacity import BudgetReservation, spent_in
+from api.frontier.dispatch_crawls import DispatchCrawl
+from shared.domain.crawl.spec import CrawlSpec, Seed
+from shared.domain.frontier.states import CrawlState, Position
 from shared.domain.frontier.store_model import Counters
 from shared.domain.ids import CrawlId, Partition, Revision
 from shared.ports.broker import Broker, StreamState
@@ -170,3 +173,35 @@ def test_the_rounds_that_wait_are_bounded_and_none_is_left_out_for_good() -> Non
         assert found == set(crawls)
 
     on(story)
+
+
+@dataclass
+class _Refreshing:
+    """The store of a crawl that has no leased URL and no due page, but a retry of a stored page if `retry`."""
+
+    counters: Counters
+    retry: bool
+
+    async def counters_in(
+        self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
+    ) -> Mapping[CrawlId, Counters]:
+        return dict.fromkeys(crawl_ids, self.counters)
+
+    async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
+        return False
+
+    async def waits_for_retry(self, crawl_id: CrawlId) -> bool:
+        return self.retry
+
+
+@pytest.mark.parametrize(
+    ("max_pages", "retry", "over"), [(5, True, False), (5, False, True), (6, True, False), (6, False, False)]
+)
+def test_refresh_waits_for_the_retry_of_a_stored_page(max_pages: int, retry: bool, over: bool) -> None:
+    """A spent budget ends the retries of new pages only: the queued URL may be either."""
+    counters = Counters(version=7, queued=3, revisits=2, retries=1, pages=5)
+    spec = CrawlSpec(seeds=(Seed(url="https://example.org/"),))
+    allowance = BudgetReservation(max_pages, None, {P: spent_in(counters)})
+    crawl = DispatchCrawl(DONE, "news", Revision(1), spec, CrawlState.RUNNING, allowance, refresh_ms=1)
+    found = asyncio.run(refreshed(cast(Store, _Refreshing(counters, retry)), [P], [crawl]))
+    assert found == ({DONE: 7} if over else {})

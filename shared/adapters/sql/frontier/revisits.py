@@ -88,7 +88,10 @@ _DUE_BEFORE: Final = text(
     "SELECT 1 FROM queues WHERE crawl_id = :crawl_id AND waiting > 0 AND next_due_ms <= :before_ms LIMIT 1"
 )
 
-
+_RETRIED: Final = text(
+    "SELECT 1 FROM urls WHERE crawl_id = :crawl_id AND state = 1"
+    f" AND flags & {RETRY | REVISIT} = {RETRY | REVISIT} LIMIT 1"
+)
 _RATES: Final = text(
     "SELECT kind, key, n FROM crawl_tallies WHERE crawl_id = :crawl_id AND partition = :partition AND kind IN :kinds"
     " AND n > 0"
@@ -145,6 +148,14 @@ def due_before(connection: Connection, crawl_id: CrawlId, before_ms: int) -> boo
     False is certain, True may be wrong. The cost grows with the crawl's number of hosts (Store.due_before).
     """
     return connection.execute(_DUE_BEFORE, {"crawl_id": crawl_id, "before_ms": before_ms}).first() is not None
+
+
+def waits_for_retry(connection: Connection, crawl_id: CrawlId) -> bool:
+    """Return True if a stored page or a sitemap of the crawl waits for a retry (Store.waits_for_retry).
+
+    The cost grows with the crawl's number of waiting URLs.
+    """
+    return connection.execute(_RETRIED, {"crawl_id": crawl_id}).first() is not None
 
 
 def take_due(connection: Connection, request: LeaseRequest, now_ms: int) -> Sequence[Row[Any]]:

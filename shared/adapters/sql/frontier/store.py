@@ -59,6 +59,7 @@ class SqlStore(SqlAdapter):
     counters_in = read(crawls.counters_in)
     tallies = read(stored_crawls.tallies)
     due_before = read(revisits.due_before)
+    waits_for_retry = read(revisits.waits_for_retry)
     page_counts = read(revisits.page_counts)
     scope_revision = read(rescope.scope_revision)
     host_names = read(rescope.host_names)
