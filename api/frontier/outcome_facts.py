@@ -324,6 +324,8 @@ class RecrawlFetch(Struct):
             self.recrawl, self.crawl.max_depth, url, visited, self.decision, self.now_ms, self.adaptive, signals
         )
         finding, history = verdict.finding, verdict.history
+        if verdict.state is UrlState.WAITING and verdict.reason == "depth":  # The next request must bring the body.
+            result = replace(result, etag="", last_modified="")
         if history is not None:
             history = without_rate(history) if verdict.state is UrlState.DONE else history
             before = None if url.last is None else url.last.history
@@ -342,8 +344,7 @@ class RecrawlFetch(Struct):
                 forget = history.version - self.recrawl.spec.keep_versions
                 changes.superseded.append(Superseded(*self.place, url.last.history.version, forget))
         elif history is not None:
-            confirmed = finding is Finding.UNCHANGED
-            etag, last_modified = (result.etag, result.last_modified) if confirmed else (None, None)
+            etag, last_modified = (result.etag, result.last_modified) if finding is Finding.UNCHANGED else (None, None)
             if finding is Finding.FAILED and result.status == _NOT_MODIFIED:
                 # The answer says nothing of the stored page. So the next request is sent without a condition.
                 etag = last_modified = ""
@@ -388,8 +389,7 @@ class RecrawlFetch(Struct):
         if finding is Finding.UNCHANGED and url.last is not None:
             changes.revisited.append(RevisitRow(*self.place, history.encoded(), result.etag, result.last_modified))
             return verdict
-        row = fetch_row(*self.place, result, page=False, revision=self.revision)
-        row = replace(row, recrawl=history.encoded())
+        row = replace(fetch_row(*self.place, result, page=False, revision=self.revision), recrawl=history.encoded())
         changes.fetches.append(row)
         flags = count_losses(changes, row, result, url.flags)
         return replace(verdict, flags=verdict.flags | flags & LOSSES_COUNTED)

@@ -305,7 +305,8 @@ class Ownership:
     def discovered(self, result: DiscoveryResult, now: float, now_ms: int) -> list[tuple[CrawlId, HostId]]:
         """Update the state in memory after discoveries were committed.
 
-        Return the queues (crawl, host) that got new URLs in SQL, but are not in memory. The caller must load them.
+        Return the queues (crawl, host) that the caller must load. A queue with new URLs may not be in memory. A queue
+        with a due page may be in memory as one without waiting pages.
 
         `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
         """
@@ -323,6 +324,7 @@ class Ownership:
         for key in result.listing:
             if (known := self.hosts.find(*key)) is not None:
                 known[1].found_ms = result.listing_ms
+        unread = [key for key in result.due if (queue := self.hosts.queue(*key)) is not None and not queue.waiting]
         for key, due_ms in result.due.items():
             if (known := self.hosts.find(*key)) is not None:
                 host, queue = known
@@ -333,7 +335,7 @@ class Ownership:
         for key in result.requisites:
             if (known := self.hosts.find(*key)) is not None:
                 known[1].without_requisites = False
-        return [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
+        return unread + [key for key, n in result.queues.items() if not self.hosts.added(*key, n)]
 
     def outdate_page_counts(self, changes: Changes) -> None:
         """Update the memory after a committed transaction gave up URLs: their state is now `failed` or `excluded`.

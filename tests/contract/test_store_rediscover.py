@@ -9,7 +9,7 @@ from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl import wider_scope
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
 from shared.domain.crawl.wider_scope import ReadablePage, Rediscovered
-from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlState
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLink, FetchRow
 from shared.domain.ids import Fingerprint, HostId
 from tests.support.database.store_tables import NOW_MS, Tables, books, links
@@ -140,10 +140,11 @@ def test_pages_with_unlisted_links_are_queued_again_whatever_they_wait_for(on_st
         await t.apply(Changes(counters={t.crawl_id: {"revisits": 1}}))
         again = [place(t, each) for each in (*done, *waits)]
         assert await applied(t, await accepted(t), Rediscovered(3, 9, again, None)) is None
-        assert [t.url(each)["state"] for each in (*done, *waits)] == [UrlState.QUEUED] * 3
-        assert t.url(waits[0])["flags"] == COUNTED_AS_PAGE, "its request is not conditional"
+        assert [t.url(each)["state"] for each in (*done, *waits)] == [UrlState.QUEUED] * 2 + [UrlState.WAITING]
+        waiting = t.url(waits[0])
+        assert (waiting["flags"], waiting["rank"]) == (COUNTED_AS_PAGE | REVISIT | RETRY, NOW_MS), "it needs no budget"
         counters = await t.store.counters(t.crawl_id)
-        assert (counters.queued, counters.done, counters.revisits) == (3, 0, 0)
+        assert (counters.queued, counters.done, counters.revisits, counters.retries) == (3, 0, 0, 1)
         assert (counters.url_drift(), counters.link_drift()) == (0, 0)
         assert books(t.at) == []
         assert await tallies(t) == {"pages": 3, "links": 9, "queued_again": 3}

@@ -227,6 +227,48 @@ def test_page_found_nearer_leaves_the_waiting_pages_to_be_read_again(on_store: O
     on_store(story)
 
 
+def test_page_found_nearer_is_leased_though_the_budget_is_spent(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await pages(t)
+        await t.found(*links(HOST, range(10, 20), depth=1))
+        done = await t.lease(HOST, 1)
+        assert done is not None
+        await t.settle(done, UrlState.DONE, pages=1)
+        await t.apply(Changes(urls=[UrlChange(t.crawl_id, done.host_id, done.order[0], UrlState.DONE, 0, 0, 1, None)]))
+        before = t.rows(COUNTS)
+        nearer = t.batch(link(f"http://{HOST}/1", 0), link(done.urls[done.order[0]].url, 0))
+        found = await t.found_batch(nearer, max_depth=3, now_ms=NOW_MS + 5, signs={t.crawl_id: None})
+        assert (sum(found.queues.values()), found.due) == (0, {(t.crawl_id, t.host_id(HOST)): NOW_MS + 5})
+        assert before == [(12, 0, 1, 4, 0, 3, 0)]
+        assert t.rows(COUNTS) == [(13, 0, 0, 4, 2, 2, 0)]
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting, queue.next_due_ms) == (9, 4, NOW_MS + 5)
+        taken = await again(t, 9, now_ms=NOW_MS + 5, budgets={t.crawl_id: Budget(max_pages=4)})
+        assert taken is not None
+        assert {(url.url, url.depth) for url in taken.urls.values()} == {
+            (f"http://{HOST}/1", 0), (done.urls[done.order[0]].url, 0),
+        }  # fmt: skip
+        assert t.rows("SELECT count(*) FROM fetches WHERE etag = ''") == [(1,)], "the next request has no condition"
+
+    on_store(story)
+
+
+def test_stored_pages_that_failed_are_retried_outside_the_budget(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t)
+        await t.found(*links(HOST, range(10, 14), depth=1))
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        await t.command(CommandKind.RETRY_FAILED, now_ms=NOW_MS + 9)
+        assert t.rows(COUNTS) == [(7, 0, 0, 3, 3, 0, 0)]
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting, queue.next_due_ms) == (4, 3, NOW_MS + 9)
+        taken = await again(t, 9, now_ms=NOW_MS + 9, budgets={t.crawl_id: Budget(max_pages=3)})
+        assert taken is not None
+        assert set(taken.order) == set(row.order)
+
+    on_store(story)
+
+
 def test_command_gives_done_pages_a_due_time_and_takes_it_away(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         row = await pages(t, 30)

@@ -8,7 +8,7 @@ from api.frontier.hosts import facts_of
 from api.frontier.ownership import FrontierSettings, Ownership
 from shared.domain.crawl.spec import CrawlSpec, Seed
 from shared.domain.frontier.states import CrawlState, Fence, Position
-from shared.domain.frontier.store_model import Claimed
+from shared.domain.frontier.store_model import Claimed, DiscoveryResult
 from shared.domain.ids import CrawlId, HostId, Partition, Revision, Term
 from tests.unit.test_front import EPOCH_MS, Sql, row_of
 
@@ -74,6 +74,17 @@ def test_partition_with_a_host_to_evict_does_not_stand_still() -> None:
     assert owned.own.hosts.evict_idle(60.0, lambda host: 1.0) == 1
     owned.own.hosts.evict_idle(60.0, lambda host: 1.0)
     assert owned.own.stopped()
+
+
+def test_queue_whose_first_page_begins_to_wait_is_read_again() -> None:
+    owned = Owned(CrawlState.RUNNING, dispatching=True)
+    queue = owned.own.hosts.queue(CRAWL, HostId(1))
+    assert queue is not None
+    result = DiscoveryResult(next_host=2, due={(CRAWL, HostId(1)): EPOCH_MS})
+    assert owned.own.discovered(result, 0.0, EPOCH_MS) == [(CRAWL, HostId(1))]
+    queue.waiting = 1
+    assert owned.own.discovered(result, 0.0, EPOCH_MS) == []
+    assert queue.next_due == 0.0
 
 
 def test_capacity_wakes_no_partition_before_its_host_is_due() -> None:

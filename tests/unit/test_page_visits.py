@@ -112,8 +112,9 @@ def test_page_that_was_found_nearer_is_fetched_whole_and_again() -> None:
     assert conditional(leased())
     made = judged(url, visited())
     assert (made.finding, made.state, made.reason, made.flags) == (
-        Finding.UNCHANGED, UrlState.QUEUED, "depth", COUNTED_AS_PAGE,
+        Finding.UNCHANGED, UrlState.WAITING, "depth", COUNTED_AS_PAGE | REVISIT | RETRY,
     )  # fmt: skip
+    assert (made.rank, made.attempts) == (NOW_MS, 0), "it is due at once, and uses no budget"
 
 
 def test_rule_sets_the_interval_of_pages_that_match_it() -> None:

@@ -10,7 +10,7 @@ from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, decoded
 from shared.domain.frontier.recrawl_pages import RATES, SITEMAPS, RecrawlPages
 from shared.domain.frontier.revisits import LastFetch
-from shared.domain.frontier.states import COUNTED_AS_PAGE, REVISIT, UrlEnd, UrlState
+from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlEnd, UrlState
 from shared.domain.frontier.store_model import Changes
 from shared.wire.messages import Record, UrlOutcome
 from tests.unit.test_settle import CRAWL, NOW_MS, Desk, P, fingerprint, lease_id, outcome
@@ -70,6 +70,23 @@ def test_answer_304_that_proves_nothing_makes_the_next_request_unconditional() -
     changes = settled(desk(), result(1, 304, OTHER))
     [row] = changes.revisited
     assert (row.etag, row.last_modified) == ("", "")
+
+
+def test_page_found_nearer_is_due_at_once_outside_the_budget() -> None:
+    """It was queued as a new URL, and a crawl whose budget is spent never fetched it again."""
+    made = desk()
+    made.crawl.spec = structs.replace(made.crawl.spec, scope=structs.replace(made.crawl.spec.scope, max_depth=5))
+    for n in (1, 2):
+        made.leases.lower(lease_id(1), fingerprint(1, n), 1)
+    changes = settled(made, result(1, 200, OTHER), result(2, 200, SAME))
+    nearer = [change for change in changes.urls if change.reason == "depth"]
+    assert [(each.state, each.rank, each.flags) for each in nearer] == [
+        (UrlState.WAITING, NOW_MS, COUNTED_AS_PAGE | REVISIT | RETRY)
+    ] * 2
+    assert (made.counters["retries"], made.queue.waiting) == (2, 3), "the fourth page was not attempted"
+    [changed], [same] = changes.fetches, changes.revisited
+    assert (changed.etag, changed.last_modified) == ("", ""), "the next request has no condition"
+    assert (same.etag, same.last_modified) == ("", "")
 
 
 def test_pages_that_were_not_attempted_wait_on_with_their_due_time() -> None:

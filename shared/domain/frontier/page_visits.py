@@ -19,7 +19,16 @@ from shared.domain.frontier.failure import Decision
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, MARK_BYTES, MISSES_TO_GONE, PageHistory
 from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, first_rate, rate_after
 from shared.domain.frontier.signals import NO_SIGNALS, HostSignals
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, Merge, UrlState, extra_hops_of, merge_link
+from shared.domain.frontier.states import (
+    COUNTED_AS_PAGE,
+    DUE_AT_ONCE,
+    RETRY,
+    REVISIT,
+    Merge,
+    UrlState,
+    extra_hops_of,
+    merge_link,
+)
 from shared.domain.frontier.store_model import LeasedUrl
 
 _NOT_MODIFIED: Final = 304
@@ -165,6 +174,8 @@ def judge_page(
         history = replace(history, sign_share=adaptive.sign_share(history.rate, signals))
     read = visited.page or unchanged
     if read and links_again(url, max_depth):
+        if recrawl.spec.used:
+            return PageVerdict(finding, UrlState.WAITING, now_ms, 0, "depth", flags | DUE_AT_ONCE, history)
         return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
     if interval.policy is RecrawlPolicy.NEVER:
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)

@@ -32,7 +32,7 @@ from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
 from shared.domain.frontier.commands import GREATEST, CommandKind, check_command
-from shared.domain.frontier.states import IS_REQUISITE, Fence, Position
+from shared.domain.frontier.states import DUE_AT_ONCE, IS_REQUISITE, REVISIT, Fence, Position
 from shared.domain.frontier.store_model import CommandRun
 from shared.domain.ids import CrawlId, Partition
 
@@ -81,18 +81,24 @@ def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
-        f" (WHERE flags & {IS_REQUISITE} <> 0 AND {which}) AS requisites FROM (SELECT state, reason, flags,"
+        f" (WHERE flags & {IS_REQUISITE} <> 0 AND {which}) AS requisites, count(*) FILTER"
+        f" (WHERE flags & {REVISIT} <> 0 AND {which}) AS revisits FROM (SELECT state, reason, flags,"
         f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
     ), text(
-        f"UPDATE urls SET state = 0, attempts = 0, reason = NULL, flags = {NOT_QUEUED_AGAIN},"
-        f" rank = {RANK_NOW}"
+        "UPDATE urls SET attempts = 0, reason = NULL,"
+        f" state = CASE WHEN flags & {REVISIT} <> 0 THEN 1 ELSE 0 END,"
+        f" flags = CASE WHEN flags & {REVISIT} <> 0 THEN flags | {DUE_AT_ONCE} ELSE {NOT_QUEUED_AGAIN} END,"
+        f" rank = CASE WHEN flags & {REVISIT} <> 0 THEN :now_ms ELSE {RANK_NOW} END"
         f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
     )
 
 
 _RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
 _LAST = step_end_query(_OF_HOST)
-_RETRY_QUEUE = text("UPDATE queues SET queued = queued + :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
+_RETRY_QUEUE = text(
+    "UPDATE queues SET queued = queued + :queued, waiting = waiting + :revisits, next_due_ms = coalesce((SELECT"
+    f" min(rank) FROM urls WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
+)
 # A dead host gets fresh attempts. Its block stays, because the host or an operator requested it.
 _FRESH_HOST = text(
     "UPDATE hosts SET failures = 0, unreachable = 0, silent_since_ms = 0 WHERE host_id IN :ids"
@@ -293,7 +299,10 @@ def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[
 
 
 def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
-    """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end."""
+    """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end.
+
+    Stored pages and sitemaps that failed while they waited for their next fetch are due at once.
+    """
     count, queue = _RETRY[kind, connection.dialect.name]
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)
@@ -301,7 +310,7 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
     chunk = Chunk()
     retried: set[int] = set()
     reasons: dict[str, int] = defaultdict(int)
-    requisites = 0
+    requisites = revisits = 0
     # Each iteration is one step of a host. The next host begins at its first URL.
     places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
     while places:
@@ -312,13 +321,15 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
         rows = connection.execute(count, keys).all()
         counts = {row.reason: row.n for row in rows}
         requisites += sum(row.requisites for row in rows)
+        stored = sum(row.revisits for row in rows)
+        revisits += stored
         read = sum(counts.values())
         chunk.take(read)
         n = read - counts.pop(None, 0)
         last = connection.execute(_LAST, keys).scalar() if read == step else None
         if n:
             connection.execute(queue, keys)
-            connection.execute(_RETRY_QUEUE, keys | {"n": n})
+            connection.execute(_RETRY_QUEUE, keys | {"queued": n - stored, "revisits": stored})
             retried.add(host_id)
             for reason, failed in counts.items():
                 reasons[reason] += failed
@@ -333,7 +344,7 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
         add_tallies(
             connection, command.partition, {(command.crawl_id, "failed", reason): -n for reason, n in reasons.items()}
         )
-        deltas = {"queued": total, "failed": -total, "requisites": requisites}
+        deltas = {"queued": total, "failed": -total, "requisites": requisites, "retries": revisits}
         add_counters(connection, command.crawl_id, command.partition, deltas)
     return rest
 

@@ -14,6 +14,7 @@ from shared.adapters.sql.engine.url_compression import shortened
 from shared.adapters.sql.frontier.apply import MARK, add_counters, add_tallies, bury
 from shared.adapters.sql.frontier.extra_hops import HopChanges, KnownRow, nearer_link
 from shared.adapters.sql.frontier.requisites import Relinked, relink, relinked, remaining
+from shared.adapters.sql.frontier.revisits import PagesAgain
 from shared.adapters.sql.frontier.seed_contexts import GivenContexts
 from shared.adapters.sql.frontier.seed_deletion import SetSeeds
 from shared.adapters.sql.frontier.signs import apply_signs, write_found
@@ -37,7 +38,6 @@ from shared.domain.frontier.states import (
     extra_hops_of,
     kind_flags,
     merge_link,
-    queued_as,
     rank_of,
     requisite_rank,
     with_extra_hops,
@@ -119,7 +119,6 @@ QUEUE: Final = inserting(
     ("crawl_id", "host_id", "partition", "queued", "active_at_ms"),
     "ON CONFLICT (crawl_id, host_id) DO UPDATE SET queued = queues.queued + excluded.queued",
 )
-_NO_LONGER_WAITING = text("UPDATE queues SET waiting = waiting - :n WHERE crawl_id = :crawl_id AND host_id = :host_id")
 _CRAWL = text("SELECT state FROM crawls WHERE crawl_id = :crawl_id")
 
 _Key = tuple[CrawlId, HostId, Fingerprint]
@@ -304,7 +303,7 @@ def _merge(
     hops = HopChanges()
     tallies: dict[tuple[CrawlId, str, str], int] = defaultdict(int)
     queued: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
-    waited: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+    pages_again = PagesAgain(signs)
     for i, key in enumerate(keys):
         (crawl_id, host_id, fingerprint), page, need = key, least.get(key), required.get(key)
         if page is not None and page.outside and need is not None and not need.outside:
@@ -390,13 +389,7 @@ def _merge(
             continue
         if link.extra != extra:
             if hops.merge(key, link, before, max_depth.get(crawl_id), result):
-                if stored:
-                    deltas[queued_as(flags) or "revisits"] -= 1
-                    waited[crawl_id, host_id] += 1
-                else:
-                    deltas["done"] -= 1
-                    deltas["queued"] += 1
-                queued[crawl_id, host_id] += 1
+                pages_again.add(key, flags, deltas, queued, stored=stored)
                 back.append((rank, link.priority, *key))
             continue
         nearer = (link.depth, link.hops, *via, *key)
@@ -407,15 +400,8 @@ def _merge(
                 lower.append(nearer)
                 if state is UrlState.LEASED:
                     result.lowered.append((lease_id, fingerprint, link.depth))
-            case Merge.QUEUE_AGAIN if stored:
-                deltas[queued_as(flags) or "revisits"] -= 1
-                waited[crawl_id, host_id] += 1
-                queued[crawl_id, host_id] += 1
-                again.append((rank, link.priority, *nearer))
             case Merge.QUEUE_AGAIN:
-                deltas["done"] -= 1
-                deltas["queued"] += 1
-                queued[crawl_id, host_id] += 1
+                pages_again.add(key, flags, deltas, queued, stored=stored)
                 again.append((rank, link.priority, *nearer))
     sets.write_links(connection)
     INSERT_URL.run(connection, new)
@@ -428,8 +414,7 @@ def _merge(
     sets.write_flags(connection)
     add_tallies(connection, partition, tallies)
     QUEUE.run(connection, [(*key, partition, n, now_ms) for key, n in sorted(queued.items())])
-    for (crawl_id, host_id), n in sorted(waited.items()):
-        connection.execute(_NO_LONGER_WAITING, {"crawl_id": crawl_id, "host_id": host_id, "n": n})
+    pages_again.write(connection, result, now_ms)
     result.queues.update({key: n for key, n in queued.items() if n})
     if given is not None:
         result.with_contexts = given.write(connection, partition, [(row[0], row[1], row[2]) for row in new])

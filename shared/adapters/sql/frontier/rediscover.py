@@ -22,6 +22,7 @@ from shared.adapters.sql.engine.chunks import HOSTS, Chunk
 from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.rescope import host_names
+from shared.adapters.sql.frontier.revisits import make_due
 from shared.adapters.sql.frontier.seed_contexts import contexts_at
 from shared.domain.archive.model import RecordLocation
 from shared.domain.crawl.spec import CrawlSpec, decode_spec
@@ -55,7 +56,8 @@ _FETCHED: Final = text(
     " AND f.fingerprint > :after ORDER BY f.fingerprint LIMIT :step"
 )
 _STATES: Final = text(
-    f"SELECT fingerprint, state, depth, priority, flags FROM urls WHERE {_OF_HOST} AND fingerprint IN :fingerprints"
+    "SELECT fingerprint, state, depth, priority, attempts, flags FROM urls"
+    f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints"
 ).bindparams(bindparam("fingerprints", expanding=True))
 _AGAIN: Final = updating(
     schema.urls,
@@ -64,7 +66,7 @@ _AGAIN: Final = updating(
     "state = 0, rank = {v}rank, flags = {v}flags, attempts = 0, reason = NULL",
 )
 _QUEUE: Final = text(
-    "UPDATE queues SET queued = queued + :queued, waiting = waiting - :waiting, next_due_ms = coalesce((SELECT"
+    "UPDATE queues SET queued = queued + :queued, next_due_ms = coalesce((SELECT"
     f" min(rank) FROM urls WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
 )
 _BEGIN: Final = text(
@@ -172,32 +174,36 @@ def _queue_again(
     The state of each page decides:
 
     - A done page is queued.
-    - A page that waits for the due time of its next fetch is queued at once.
-    - A page in any other state is skipped. For example, it is in a worker's shard, or its due time has come already.
+    - A page that waits for the due time of its next fetch is due at once (`make_due`).
+    - A page in any other state is skipped. For example, it is in a worker's shard, or was queued by an earlier command.
 
     The worker will fetch the queued pages without a conditional request (ETag, Last-Modified), to get the whole page.
     The changes of counters are added to `deltas`.
     """
     keys = {"crawl_id": crawl_id, "host_id": host_id}
     values: list[tuple[Any, ...]] = []
-    waiting = 0
+    due: list[tuple[CrawlId, HostId, Fingerprint]] = []
     for row in connection.execute(_STATES, keys | {"fingerprints": list(fingerprints)}).all():
         if row.state == UrlState.WAITING and row.flags & REVISIT:
-            waiting += 1
+            if row.flags & RETRY and not row.attempts:
+                continue  # It is due at once already.
             deltas[queued_as(row.flags) or "revisits"] -= 1
-        elif row.state == UrlState.DONE:
-            deltas["done"] -= 1
-            deltas["queued"] += 1
-            deltas["requisites"] += bool(row.flags & IS_REQUISITE)
-        else:
+            deltas["retries"] += 1
+            due.append((crawl_id, host_id, Fingerprint(bytes(row.fingerprint))))
             continue
+        if row.state != UrlState.DONE:
+            continue
+        deltas["done"] -= 1
+        deltas["queued"] += 1
+        deltas["requisites"] += bool(row.flags & IS_REQUISITE)
         requisite = row.flags & IS_REQUISITE
         rank = requisite_rank(now_ms) if requisite else rank_of(now_ms, row.depth, row.priority)
         values.append((rank, row.flags & ~(RETRY | REVISIT), crawl_id, host_id, bytes(row.fingerprint)))
-    if values:
-        _AGAIN.run(connection, sorted(values, key=lambda each: each[-1]))
-        connection.execute(_QUEUE, keys | {"queued": len(values), "waiting": waiting})
-    return len(values)
+    _AGAIN.run(connection, sorted(values, key=lambda each: each[-1]))
+    make_due(connection, due, now_ms)
+    if values or due:
+        connection.execute(_QUEUE, keys | {"queued": len(values)})
+    return len(values) + len(due)
 
 
 def widened_revision(connection: Connection, crawl_id: CrawlId) -> Revision | None:

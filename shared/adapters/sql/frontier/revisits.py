@@ -1,10 +1,13 @@
 """Leases of pages that are fetched again, and the writes of their outcomes, inside an owner's transaction.
 
-Nothing here runs for a crawl that fetches each page once.
+Nothing here writes for a crawl that fetches each page once, but for `PagesAgain`.
+
+A page is due at once if more of its links may be in scope than at its last fetch. It waits as one whose next fetch is
+due, so it needs no budget. It also waits as a retry, so that a refresh that began before fetches it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -17,9 +20,9 @@ from shared.adapters.sql.frontier.url_flags import RANK_DUE
 from shared.domain.frontier.page_history import decoded, packed
 from shared.domain.frontier.recrawl_pages import COUNTED, PageCounts, counted, without_rate
 from shared.domain.frontier.revisits import LastFetch
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT
-from shared.domain.frontier.store_model import Changes, LeaseRequest, LeaseRow
-from shared.domain.ids import CrawlId, Fingerprint, Partition
+from shared.domain.frontier.states import COUNTED_AS_PAGE, DUE_AT_ONCE, RETRY, REVISIT, UrlState, queued_as
+from shared.domain.frontier.store_model import Changes, DiscoveryResult, LeaseRequest, LeaseRow
+from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
 
 _OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
 _PROMOTED_AT_ONCE: Final = 5_000
@@ -81,7 +84,24 @@ _LOG: Final = text(
     "INSERT INTO page_changes (crawl_id, at_ms, partition, number, entries)"
     f" VALUES (:crawl_id, :at_ms, :partition, {FENCE_VERSION}, :entries)"
 )
+_DUE_AT_ONCE: Final = updating(
+    schema.urls,
+    _KEYS,
+    ("rank",),
+    f"state = {int(UrlState.WAITING)}, rank = {{v}}rank, attempts = 0, flags = {{t}}.flags | {DUE_AT_ONCE}",
+)
+_UNCONDITIONAL: Final = updating(
+    schema.fetches, _KEYS, ("etag", "last_modified"), "etag = {v}etag, last_modified = {v}last_modified"
+)
+_ALSO_WAITING: Final = text(
+    "UPDATE queues SET waiting = waiting + :waiting, next_due_ms = CASE WHEN next_due_ms = 0 OR next_due_ms > :due_ms"
+    " THEN :due_ms ELSE next_due_ms END WHERE crawl_id = :crawl_id AND host_id = :host_id"
+)
+_NO_LONGER_WAITING: Final = text(
+    "UPDATE queues SET waiting = waiting - :n WHERE crawl_id = :crawl_id AND host_id = :host_id"
+)
 _place = attrgetter(*_KEYS)
+_Key = tuple[CrawlId, HostId, Fingerprint]
 
 
 _DUE_BEFORE: Final = text(
@@ -228,3 +248,61 @@ def write(connection: Connection, partition: Partition, changes: Changes) -> Non
                 for crawl_id, entries in sorted(changes.page_changes.items())
             ],
         )
+
+
+def make_due(connection: Connection, keys: Iterable[_Key], now_ms: int) -> None:
+    """Make stored pages due at `now_ms` (Unix ms). Their next requests have no validators, so that the body comes.
+
+    The caller corrects the counts of the queues and of the crawl. The pages count as `retries`.
+    """
+    ordered = sorted(keys)
+    _DUE_AT_ONCE.run(connection, [(now_ms, *key) for key in ordered])
+    _UNCONDITIONAL.run(connection, [("", "", *key) for key in ordered])
+
+
+class PagesAgain:
+    """Collects the known pages that a batch of discoveries queues again, and writes what differs from new URLs.
+
+    `recrawled`: the crawls that fetch stored pages again.
+    """
+
+    __slots__ = ("_due", "_moved", "_recrawled", "_waiting")
+
+    def __init__(self, recrawled: Container[CrawlId]) -> None:
+        self._recrawled = recrawled
+        self._due: list[_Key] = []
+        self._waiting: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+        self._moved: dict[tuple[CrawlId, HostId], int] = defaultdict(int)
+
+    def add(
+        self, key: _Key, flags: int, deltas: dict[str, int], queued: dict[tuple[CrawlId, HostId], int], *, stored: bool
+    ) -> None:
+        """Queue a known page again. Add to `deltas` (counters) and to `queued` (URLs by queue) what changes.
+
+        - `flags`: its flags so far.
+        - `stored`: True if the page waits for its next fetch, False if it is done.
+        """
+        crawl_id, host_id, _ = key
+        if stored:
+            deltas[queued_as(flags) or "revisits"] -= 1
+        else:
+            deltas["done"] -= 1
+            deltas["queued"] += 1
+        if crawl_id in self._recrawled and flags & COUNTED_AS_PAGE:
+            deltas["retries"] += 1
+            self._due.append(key)
+            self._waiting[crawl_id, host_id] += not stored
+        else:
+            queued[crawl_id, host_id] += 1
+            self._moved[crawl_id, host_id] += stored
+
+    def write(self, connection: Connection, result: DiscoveryResult, now_ms: int) -> None:
+        """Write the collected changes, after the URLs' rows were queued. Add the new due times to `result`."""
+        make_due(connection, self._due, now_ms)
+        for (crawl_id, host_id), n in sorted(self._waiting.items()):
+            keys = {"crawl_id": crawl_id, "host_id": host_id, "waiting": n, "due_ms": now_ms}
+            connection.execute(_ALSO_WAITING, keys)
+            result.due[crawl_id, host_id] = now_ms
+        for (crawl_id, host_id), n in sorted(self._moved.items()):
+            if n:
+                connection.execute(_NO_LONGER_WAITING, {"crawl_id": crawl_id, "host_id": host_id, "n": n})
