@@ -1,5 +1,6 @@
 """The store's promises about stored pages: due ones are leased again, counts hold, versions and changes are kept."""
 
+import json
 from collections.abc import Callable
 
 from shared.domain.crawl.spec import Budget
@@ -283,6 +284,31 @@ def test_command_gives_done_pages_a_due_time_and_takes_it_away(on_store: OnStore
         assert await t.store.due_before(t.crawl_id, NOW_MS + 1000)
         assert not await t.store.due_before(t.crawl_id, NOW_MS + 999)
         assert row.crawl_id == t.crawl_id
+
+    on_store(story)
+
+
+def test_added_recrawl_keeps_the_rules_of_patterns_and_the_last_comparison(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 4)
+        history = PageHistory(compared=1, checked_ms=LATER_MS).encoded()
+        await t.apply(Changes(revisited=[RevisitRow(t.crawl_id, row.host_id, key, history) for key in row.order[:3]]))
+        await t.command(CommandKind.RECRAWL, id="off", every_ms=0)
+        paths = [row.urls[key].url.rpartition("/")[2] for key in row.order]
+        rules = [{"match": f"/{paths[0]}$", "policy": "never"}, {"match": f"/{paths[1]}$", "min_s": 5000}]
+        recrawl = {"policy": "fixed", "min_s": 60, "by_pattern": rules}
+        await t.store.put_crawl("docs", json.dumps({"seeds": [{"url": f"http://{HOST}/"}], "recrawl": recrawl}), NOW_MS)
+        await t.command(CommandKind.RECRAWL, id="on", every_ms=60_000)
+        found = {bytes(key): rest for key, *rest in t.rows("SELECT fingerprint, state, rank, reason FROM urls")}
+        assert [tuple(found[key]) for key in row.order] == [
+            (UrlState.DONE, 0, "fetched_once"),
+            (UrlState.WAITING, LATER_MS + 5_000_000, None),
+            (UrlState.WAITING, LATER_MS + 60_000, None),
+            (UrlState.WAITING, NOW_MS + 60_000, None),
+        ]
+        assert t.rows(COUNTS) == [(3, 0, 1, 4, 0, 3, 0)]
+        queue = await t.queue(HOST)
+        assert (queue.waiting, queue.next_due_ms) == (3, NOW_MS + 60_000)
 
     on_store(story)
 

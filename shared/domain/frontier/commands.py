@@ -36,8 +36,9 @@ class CommandKind(StrEnum):
       then divided into ranges, with one command for each range.
     - SEED_SET withdraws each URL at `places`, unless a seed set of the crawl still contains the URL. If one change of a
       seed set adds some seeds and removes others, an owner first stores the added seeds and then applies SEED_SET.
-    - RECRAWL makes stored pages wait for their next fetch, `every_ms` after their last one. With `every_ms` 0 it does
-      the opposite: a stored page that waits for its next fetch gets the state DONE.
+    - RECRAWL makes stored pages wait for their next fetch, by the rules of the crawl's present spec. If there are no
+      such rules, each page waits until `every_ms` after its last fetch. With `every_ms` 0 the command does the
+      opposite: a stored page that waits for its next fetch gets the state DONE.
     - EXCLUDE excludes the queued URLs that the exclusion `target` covers. `revision` is the first revision of the
       exclusions that contains `target`. With `withdraw` it also removes the stored data of such URLs from pages,
       exports and items.

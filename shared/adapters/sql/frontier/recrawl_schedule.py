@@ -3,39 +3,55 @@
 The command follows a change of a crawl's spec. The crawl then fetches stored pages again, or stops fetching them again.
 """
 
+from operator import itemgetter
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Connection, text
 
-from shared.adapters.sql.engine.bulk import AMONG
+from shared.adapters.sql.engine import schema
+from shared.adapters.sql.engine.bulk import AMONG, updating
 from shared.adapters.sql.engine.chunks import BEHIND, HOSTS, UNMARKED, Chunk, step_end_query
+from shared.adapters.sql.engine.url_compression import whole
 from shared.adapters.sql.frontier.apply import add_counters
 from shared.adapters.sql.frontier.url_flags import NOT_QUEUED_AGAIN, QUEUED_AS
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
+from shared.domain.crawl.recrawl_spec import Recrawl, RecrawlPolicy
+from shared.domain.crawl.spec import decode_spec
 from shared.domain.frontier import command_progress
 from shared.domain.frontier.command_progress import behind, behind_host, place_of
-from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, QUIET
-from shared.domain.frontier.states import COUNTED_AS_PAGE, KIND_BITS, REVISIT, UrlKind, kind_flags
+from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, QUIET, decoded
+from shared.domain.frontier.states import COUNTED_AS_PAGE, KIND_BITS, REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import CommandRun
 
 _OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
 _SOME: Final = f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
-_FETCHED: Final = (
-    "(SELECT f.at_ms FROM fetches f WHERE f.crawl_id = urls.crawl_id AND f.host_id = urls.host_id"
-    " AND f.fingerprint = urls.fingerprint)"
-)
 _SITEMAPS: Final = ", ".join(str(kind_flags(kind)) for kind in UrlKind if kind.listing)
 _DONE_PAGE: Final = (
     f"state = 3 AND (flags & {COUNTED_AS_PAGE} <> 0 OR flags & {KIND_BITS} IN ({_SITEMAPS}))"
     f" AND coalesce(reason, '') NOT IN ('{GONE}', '{FETCHED_ONCE}', '{QUIET}') AND {UNMARKED}"
 )
 _WAITING_PAGE: Final = f"state = 1 AND flags & {REVISIT} <> 0 AND {UNMARKED}"
-_WAIT: Final = {
+_DONE: Final = {
     dialect: text(
-        f"UPDATE urls SET state = 1, attempts = 0, reason = NULL, flags = flags | {REVISIT},"
-        f" rank = coalesce({_FETCHED}, 0) + :every_ms WHERE {_OF_HOST} AND {_DONE_PAGE} AND {among.format(_SOME)}"
+        "SELECT u.fingerprint, u.url, f.at_ms, f.recrawl FROM (SELECT crawl_id, host_id, fingerprint, url FROM urls"
+        f" WHERE {_OF_HOST} AND {_DONE_PAGE} AND {among.format(_SOME)}) u LEFT JOIN fetches f"
+        " ON f.crawl_id = u.crawl_id AND f.host_id = u.host_id AND f.fingerprint = u.fingerprint"
     )
     for dialect, among in AMONG.items()
 }
+_KEYS: Final = ("crawl_id", "host_id", "fingerprint")
+_WAIT: Final = updating(
+    schema.urls,
+    _KEYS,
+    ("rank",),
+    f"state = {int(UrlState.WAITING)}, attempts = 0, reason = NULL, flags = {{t}}.flags | {REVISIT}, rank = {{v}}rank",
+)
+_ONCE: Final = updating(schema.urls, _KEYS, ("reason",), "reason = {v}reason")
+_SPEC: Final = text(
+    "SELECT r.spec FROM crawls c JOIN crawl_revisions r ON r.crawl_id = c.crawl_id AND r.revision = c.revision"
+    " WHERE c.crawl_id = :crawl_id"
+)
 _COUNT: Final = {
     dialect: text(
         f"SELECT {QUEUED_AS} AS part, count(*) AS n FROM urls WHERE {_OF_HOST} AND {_WAITING_PAGE}"
@@ -43,7 +59,7 @@ _COUNT: Final = {
     )
     for dialect, among in AMONG.items()
 }
-_END: Final = {
+_DONE_NOW: Final = {
     dialect: text(
         f"UPDATE urls SET state = 3, attempts = 0, reason = NULL, rank = 0, flags = {NOT_QUEUED_AGAIN}"
         f" WHERE {_OF_HOST} AND {_WAITING_PAGE} AND {among.format(_SOME)}"
@@ -66,46 +82,85 @@ def schedule(connection: Connection, command: CommandRun) -> int | None:
         "first": first,
         "max_count": command_progress.HOSTS_A_CHUNK,
     }
-    hosts = [row.host_id for row in connection.execute(HOSTS[connection.dialect.name], which)]
+    hosts = connection.execute(HOSTS[connection.dialect.name], which).all()
     chunk = Chunk()
     counts: dict[str, int] = {}
-    rest = behind_host(hosts[-1]) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
-    places = [(host_id, mark if host_id == first else b"") for host_id in reversed(hosts)]
+    rules = _rules(connection, command)
+    rest = behind_host(hosts[-1].host_id) if len(hosts) == command_progress.HOSTS_A_CHUNK else None
+    places = [(host, mark if host.host_id == first else b"") for host in reversed(hosts)]
     while places:
-        host_id, after = places.pop()
+        host, after = places.pop()
         step = chunk.step
-        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host_id, "after": after, "step": step}
+        keys: dict[str, Any] = {"crawl_id": command.crawl_id, "host_id": host.host_id, "after": after, "step": step}
         last = connection.execute(_LAST, keys | {"others": step - 1}).scalar()
         chunk.take(step)
-        _step(connection, command, keys, counts)
+        keys |= {"number": command.number}
+        n, parts = _end(connection, keys) if rules is None else _begin(connection, keys, host.host, rules)
+        if n:
+            connection.execute(_QUEUE, keys | {"n": n})
+            for name, delta in ({"queued": n, "done": -n} | parts).items():
+                counts[name] = counts.get(name, 0) + delta
         if last is not None:
-            places.append((host_id, bytes(last)))
+            places.append((host, bytes(last)))
         if places and chunk.full:
-            rest = behind(*places[-1])
+            following, after = places[-1]
+            rest = behind(following.host_id, after)
             break
     if any(counts.values()):
         add_counters(connection, command.crawl_id, command.partition, counts)
     return rest
 
 
-def _step(connection: Connection, command: CommandRun, keys: dict[str, Any], counts: dict[str, int]) -> None:
-    """Change the due times of pages and sitemaps in one step: a range of URLs of one host. Add to `counts`.
+def _rules(connection: Connection, command: CommandRun) -> CompiledRecrawl | None:
+    """Return the rules for the due times of done pages. None: pages that wait for their next fetch become done.
 
-    If `every_ms` of the command is above 0, done pages become due `every_ms` after their last fetch. If it is 0, pages
-    that wait for their next fetch become done. `keys`: the crawl, the host, and the bounds of the range.
-    `counts`: changes of the crawl's counters.
+    The command's `every_ms` decides that, with 0 for None. The rules are those of the crawl's present spec. If that
+    fetches each page once, or this version cannot read it, each page waits `every_ms`.
     """
-    every_ms, dialect = int(str(command.args["every_ms"])), connection.dialect.name
-    keys = keys | {"number": command.number}
-    if every_ms:
-        n = connection.execute(_WAIT[dialect], keys | {"every_ms": every_ms}).rowcount
-        parts = {"revisits": n}
-    else:
-        parts = {row.part: -row.n for row in connection.execute(_COUNT[dialect], keys)}
-        n = sum(parts.values())
-        if n:
-            connection.execute(_END[dialect], keys)
+    every_ms = int(str(command.args["every_ms"]))
+    if not every_ms:
+        return None
+    stored = connection.execute(_SPEC, {"crawl_id": command.crawl_id}).scalar()
+    try:
+        recrawl = None if stored is None else decode_spec(stored).recrawl
+    except msgspec.MsgspecError:
+        recrawl = None
+    if recrawl is None or not recrawl.used:
+        recrawl = Recrawl(policy=RecrawlPolicy.FIXED, min_s=every_ms / 1000)
+    return compiled(recrawl)
+
+
+def _begin(
+    connection: Connection, keys: dict[str, Any], host: str, rules: CompiledRecrawl
+) -> tuple[int, dict[str, int]]:
+    """Give the done pages and sitemaps in one step, a range of URLs of `host`, the due times of their next fetches.
+
+    A page is due after the least time of its rule, from its last fetch or comparison on. A page whose rule has the
+    policy `never` stays done. Return how many wait now, and what to add to the crawl's other counters.
+    """
+    place = (keys["crawl_id"], keys["host_id"])
+    due: list[tuple[Any, ...]] = []
+    once: list[tuple[Any, ...]] = []
+    for row in connection.execute(_DONE[connection.dialect.name], keys):
+        interval, key = rules.of(whole(row.url, host)), (*place, bytes(row.fingerprint))
+        if interval.policy is RecrawlPolicy.NEVER:
+            once.append((FETCHED_ONCE, *key))
+            continue
+        history = decoded(None if row.recrawl is None else bytes(row.recrawl), row.at_ms or 0)
+        due.append((history.checked_ms + interval.min_ms, *key))
+    _WAIT.run(connection, sorted(due, key=itemgetter(-1)))
+    _ONCE.run(connection, sorted(once, key=itemgetter(-1)))
+    return len(due), {"revisits": len(due)}
+
+
+def _end(connection: Connection, keys: dict[str, Any]) -> tuple[int, dict[str, int]]:
+    """Make the pages and sitemaps done that wait for their next fetch, in one step: a range of URLs of a host.
+
+    Return how many more wait, which is a negative number, and what to add to the crawl's other counters.
+    """
+    dialect = connection.dialect.name
+    parts = {row.part: -row.n for row in connection.execute(_COUNT[dialect], keys)}
+    n = sum(parts.values())
     if n:
-        connection.execute(_QUEUE, keys | {"n": n})
-        for name, delta in ({"queued": n, "done": -n} | parts).items():
-            counts[name] = counts.get(name, 0) + delta
+        connection.execute(_DONE_NOW[dialect], keys)
+    return n, parts
