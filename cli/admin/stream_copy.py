@@ -164,10 +164,13 @@ async def _reports(broker: Broker, stretch: Stretch, kind: ReportKind) -> AsyncG
 async def read_items(broker: Broker, position: ItemPosition) -> AsyncIterator[list[bytes]]:
     """Yield batches of the item messages that the table of items does not contain yet.
 
-    `position`: the last message that the table contains. If it belongs to another stream, yield all messages in NATS.
+    `position`: the last message that the table contains. If it belongs to another stream, or the stream came back
+    shorter and has grown since, yield all messages in NATS.
     """
     state = await patiently(broker.items_state)
     fits = position.stream_created_ns == state.created_ns and position.sequence <= state.last
+    if fits and position.at_ns:
+        fits = await patiently(partial(broker.continues, position.timed_sequence, position.at_ns, "items"))
     after = max(position.sequence if fits else 0, state.first - 1)
     if after >= state.last:
         return

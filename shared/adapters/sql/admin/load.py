@@ -80,9 +80,8 @@ def begin_anew(connection: Connection) -> None:
         )
     )
     connection.execute(update(schema.commands_in_progress).values(sequence=0))
-    connection.execute(
-        update(page_schema.item_writer).values(stream_created_ns=0, sequence=0, timed_sequence=0, at_ns=0)
-    )
+    # A backup of an earlier release has no times of items. No stream was made at 0, so such times are not used.
+    connection.execute(update(page_schema.item_writer).values(stream_created_ns=0, sequence=0))
 
 
 def place_commands(connection: Connection, places: Mapping[tuple[int, str], int]) -> None:
