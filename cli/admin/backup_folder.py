@@ -158,6 +158,8 @@ def new_backup(path: Path) -> Iterator[NewBackup]:
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise Usage(f"{path} already exists: choose a new folder.")
+        if staged.is_symlink():  # its target is not ours to clear
+            raise Environment(f"cannot write the backup {path}: {staged} is a link; remove it.")
         staged.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged.chmod(0o700)
         with held(staged / _LOCK, command="orb backup", flag="DIR"):

@@ -1,14 +1,18 @@
 """The output of a command: standard output, or a file that appears only when it is complete."""
 
+import errno
 import fcntl
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from cli.terminal.exits import Environment, Usage
+
+_NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""The errors of a network file system without locks: two commands that write one file are not kept apart there."""
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def _locked(staged: Path, path: Path) -> int:
     while True:
         held = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(held)
             if _is_at(held, staged):
                 os.ftruncate(held, 0)
                 return held
@@ -69,6 +73,15 @@ def _locked(staged: Path, path: Path) -> int:
             os.close(held)
             raise
         os.close(held)  # another command replaced or removed the file before the lock was taken
+
+
+def _lock(held: int) -> None:
+    """Lock the file, unless its file system has no locks. Raise BlockingIOError if another command has locked it."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
 
 
 def _is_at(held: int, staged: Path) -> bool:

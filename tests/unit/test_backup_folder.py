@@ -76,3 +76,12 @@ def test_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     ):
         pass
     assert files(tmp_path) == ["file"]
+
+
+def test_link_at_the_place_of_the_unfinished_backup_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    (tmp_path / ".b.part").symlink_to("mine")
+    with pytest.raises(Environment, match=r"\.b\.part is a link; remove it"), new_backup(tmp_path / "b"):
+        pass
+    assert (tmp_path / "mine/file").exists()

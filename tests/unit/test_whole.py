@@ -1,5 +1,6 @@
 """What a command was asked for: a file is there whole or not at all, and an error is a sentence."""
 
+import errno
 import fcntl
 import os
 from contextlib import ExitStack, suppress
@@ -129,3 +130,16 @@ def test_output_that_is_a_folder_is_refused_before_anything_is_written(tmp_path:
         begun.append(tmp_path)
     assert begun == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_file_is_written_where_files_cannot_be_locked(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_locks(held: int, operation: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with written_whole(tmp_path / "out") as out:
+        out.write(b"all")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("out", b"all")]
