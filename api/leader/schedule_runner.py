@@ -145,7 +145,7 @@ class ScheduleRunner:
             return 0.0 if len(due) == AT_ONCE else LEAST_S
         if AT_ONCE in (len(due), len(queued)):  # The next round reads further ones.
             return LEAST_S
-        if due:  # None of them can be fired: do not try again at once.
+        if is_due:  # None of them can be fired: do not try again at once.
             return _LOOK_S
         left_s = _LOOK_S if next_ms is None else (next_ms - self._clock.unix_ms()) / 1000
         return min(_LOOK_S, max(LEAST_S, left_s))
