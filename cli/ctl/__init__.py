@@ -5,5 +5,5 @@ modules `reads`, `creation`, `verbs`, `schedules`, `seeds`, `events`, `bulk`, `a
 `estate`, which applies files of declared resources. The verb sends requests through `client`, which repeats a failed
 request if that is safe. It passes the results to `output`: a table for people, JSON or YAML for programs.
 
-Text from the web (URLs, titles, evidence) reaches a terminal only through `cells.printable`.
+Text from the web (URLs, titles, evidence) reaches a terminal only through `cli.terminal.printable`.
 """

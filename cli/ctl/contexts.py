@@ -103,8 +103,8 @@ def chosen(flags: Mapping[str, str | None], environ: Mapping[str, str], stored: 
         raise Usage(f"no server given: set --server or {SERVER}, or run `orb ctl login --server URL`.")
     if access is not None and set(servers) <= set(access.servers):
         tls = tls or access.tls
-        if key is None and access.key is not None:
-            key = checked_key(access.key, f"the context {name or stored.current!r}")
+        if key is None and access.key and (known := access.key.strip()):
+            key = checked_key(known, f"the context {name or stored.current!r}")
     return Access(servers, key, tls)
 
 
@@ -179,9 +179,12 @@ def load(path: Path) -> Contexts:
 
     Raise Usage if it is malformed, or if its mode gives group or others any access.
     """
-    if not path.exists():
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
         return Contexts()
-    mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise Usage(f"cannot read the context {path}: {error.strerror}.") from None
     if mode & 0o077:
         raise Usage(f"{path} contains keys and can be read by other users (mode {mode:o}); run `chmod 600 {path}`.")
     data = document(text_of(path, "context"), str(path))

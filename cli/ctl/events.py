@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from cli.ctl.cells import dated, leaves, printable, shown
+from cli.ctl.cells import dated, leaves, shown
 from cli.ctl.client import path
 from cli.ctl.feed import ENDED, SseEvent, follow, kept
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.terminal.exits import Exit
+from cli.terminal.printable import printable
 
 GAP: Final = "gap"
 """The kind of an event that reports that some earlier events are no longer stored."""

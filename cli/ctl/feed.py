@@ -10,10 +10,10 @@ from typing import Final
 
 import httpx
 
-from cli.ctl.cells import printable
 from cli.ctl.client import Client, Query, cause_of
 from cli.ctl.problems import ANOTHER, Refusal
 from cli.terminal.exits import Environment
+from cli.terminal.printable import printable
 
 SILENCE_S: Final = 45.0
 """Seconds of silence after which a connection counts as dead: three times the interval of the server's heartbeats."""

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from cli.ctl.cells import printable
 from cli.terminal.exits import Environment, Failed, Usage
+from cli.terminal.printable import printable
 from shared.domain.frontier.failure import parse_retry_after
 
 TYPE: Final = "urn:orbweaver:problem:"

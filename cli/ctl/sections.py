@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cli.ctl.cells import Now, dated, moment, printable, shown
+from cli.ctl.cells import Now, dated, moment, shown
+from cli.terminal.printable import printable
 
 LABEL: Final = 18
 _NARROWEST: Final = 20

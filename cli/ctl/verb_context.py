@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cli.ctl.cells import printable
 from cli.ctl.client import Client
 from cli.ctl.output import CtlOutput
 from cli.terminal.exits import Usage
+from cli.terminal.printable import printable
 
 
 @dataclass(frozen=True, slots=True)

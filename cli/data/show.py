@@ -11,6 +11,7 @@ from cli.local.crawl_args import STOP_FIRST, retry_command
 from cli.local.crawl_folder import CrawlFolder, running
 from cli.terminal.display_rates import amount, count
 from cli.terminal.exits import Exit, Usage
+from cli.terminal.printable import printable
 from cli.terminal.summary_counts import ranked
 from shared.adapters.sql.catalog.crawl_reader import CrawlReader
 from shared.domain.archive.model import labelled_sha1
@@ -89,7 +90,7 @@ def _show_url(folder: CrawlFolder, given: str, as_object: bool) -> int:
 def _known_text(view: UrlView, reasons: list[str], now_ms: int, priority: str | None) -> str:
     host, fetch = view.host, view.fetch
     lines = [
-        view.url,
+        printable(view.url),
         _field("state", view.state.name.lower() + (f" ({view.reason})" if view.reason else "")),
         *(_field("why" if number == 0 else "", reason) for number, reason in enumerate(reasons)),
         _field("depth", f"{view.depth}{_hops(view)}"),
@@ -230,4 +231,4 @@ def _fetch_json(fetch: FetchView) -> dict[str, Any]:
 
 
 def _field(label: str, text: str, width: int = _LABEL) -> str:
-    return f"{label:<{width}}{text}"
+    return f"{label:<{width}}{printable(text)}"

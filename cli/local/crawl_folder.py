@@ -54,28 +54,36 @@ class CrawlFolder:
         return f"<CrawlFolder {self.path}>"
 
     def opened(self) -> "CrawlFolder":
-        """Return this folder, for commands that read a crawl. Raise Usage if it is not the folder of a crawl."""
-        if not self.path.exists():
-            raise Usage(f"there is no folder {self.path}; create it with `orb crawl URL --out {self.path}`.")
-        if not self.database.is_file():
+        """Return this folder, for commands that read a crawl. Raise Usage if it is not the folder of a crawl.
+
+        Raise Environment if it cannot be read.
+        """
+        try:
+            if not self.path.exists():
+                raise Usage(f"there is no folder {self.path}; create it with `orb crawl URL --out {self.path}`.")
+            if self.database.is_file():
+                return self
             if (self.path / "cluster.json").is_file():
                 raise Usage(f"{self.path} is the folder of a cluster: read its crawls with `orb ctl`, while it runs.")
-            raise Usage(
-                f"{self.path} is no crawl's folder: it has no crawl.db. Name the folder that `orb crawl` wrote to "
-                "(by default the seed's host with .crawl behind it)."
-            )
-        return self
+        except OSError as error:
+            raise Environment(f"cannot read {self.path}: {error.strerror}.") from None
+        raise Usage(
+            f"{self.path} is no crawl's folder: it has no crawl.db. Name the folder that `orb crawl` wrote to "
+            "(by default the seed's host with .crawl behind it)."
+        )
 
     def spec(self) -> CrawlSpec | None:
         """Return the spec that the latest run used. Return None before the first run.
 
-        Raise Environment if it is damaged.
+        Raise Environment if it is damaged or cannot be read.
         """
         try:
             return decode_spec(self.spec_file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):  # `make` refuses a file in place of the folder
             return None
-        except (msgspec.DecodeError, OSError) as error:
+        except OSError as error:  # the crawl may be sound: do not advise to replace it
+            raise Environment(f"cannot read {self.spec_file}: {error.strerror}.") from error
+        except msgspec.DecodeError as error:
             raise Environment(f"cannot read {self.spec_file}: {error}; start over with --fresh.") from error
 
     def put_spec(self, spec: CrawlSpec) -> None:

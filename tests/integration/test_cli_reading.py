@@ -187,6 +187,16 @@ def test_show_names_what_was_left_out_and_what_was_cut(crawl: StoredCrawl, orb: 
     assert next(r for r in rows(orb("export", "urls", crawl.path)) if r["url"] == SEED)["truncated"] == "length"
 
 
+def test_show_escapes_text_of_a_site_that_could_control_the_terminal(tmp_path: Path, orb: Orb) -> None:
+    crawl = made(tmp_path / "a.crawl")
+    with closing(sqlite3.connect(crawl.path / "crawl.db")) as connection:
+        connection.execute("UPDATE fetches SET title = ?", ("\x1b]0;a\x07\x9b2J\u202eb",))
+        connection.commit()
+    page = orb("show", crawl.path, "--url", SEED).decode()
+    assert r"\x1b]0;a\x07\x9b2J\u202eb" in page
+    assert all(character == "\n" or character.isprintable() for character in page)
+
+
 @pytest.mark.parametrize(
     ("url", "reason", "page"),
     [

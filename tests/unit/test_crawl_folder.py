@@ -99,3 +99,19 @@ def test_a_damaged_spec_is_told(folder: CrawlFolder) -> None:
     folder.spec_file.write_text("{")
     with pytest.raises(Environment, match=r"cannot read .*spec\.json"):
         folder.spec()
+
+
+def denied(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+def test_folder_of_another_user_is_one_sentence_without_advice_to_replace_it(
+    folder: CrawlFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.put_spec(SPEC)
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(Environment, match=r"cannot read .*a\.crawl: Permission denied\.$"):
+        folder.opened()
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(Environment, match=r"cannot read .*spec\.json: Permission denied\.$"):
+        folder.spec()

@@ -117,3 +117,17 @@ def test_the_file_lies_where_configuration_does(monkeypatch: pytest.MonkeyPatch)
     assert default_path({}) == Path("/home/x/.config/orb/ctl.yaml")
     assert default_path({"XDG_CONFIG_HOME": "/etc/x"}) == Path("/etc/x/orb/ctl.yaml")
     assert default_path({"XDG_CONFIG_HOME": "relative"}) == Path("/home/x/.config/orb/ctl.yaml")
+
+
+def test_contexts_that_may_not_be_read_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(Usage, match=r"cannot read the context .*ctl\.yaml: Permission denied"):
+        load(tmp_path / "ctl.yaml")
+
+
+def test_blank_stored_key_is_no_key() -> None:
+    stored = Contexts("home", {"home": Access(HOME.servers, " ")})
+    assert chosen(NOTHING, {}, stored).key is None

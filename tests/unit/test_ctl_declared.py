@@ -191,3 +191,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(Usage, match="is not UTF-8 text"):
         read([str(tmp_path / "x.yaml")], [])
+
+
+def test_folder_of_declarations_that_may_not_be_read_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(Usage, match=r"cannot read the declaration .*: Permission denied"):
+        read([str(tmp_path)], ())

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from cli.ctl.cells import Now, dated, length, picked, printable, shown
+from cli.ctl.cells import Now, dated, length, picked, shown
 from cli.ctl.columns import crawl_state
 from cli.ctl.resources import CRAWLS, HOSTS, RESOURCES, SCHEDULES, URLS, ResourceKind, named
 from cli.ctl.sections import Section, flat, lines_of
 from cli.ctl.tables import Column, laid_out, offered
 from cli.terminal.exits import Usage
+from cli.terminal.printable import printable
 from tests.support.api.scripted_masters import NOW, Masters, listing
 
 CRAWL: dict[str, Any] = {

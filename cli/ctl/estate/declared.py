@@ -102,13 +102,17 @@ def _texts(name: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
         except UnicodeDecodeError as error:
             raise Usage(f"standard input is not UTF-8 text (byte {error.start}).") from None
         return
-    path = Path(name)
-    if not path.is_dir():
+    path, files = Path(name), None
+    try:
+        if path.is_dir():
+            files = [file for file in sorted(path.iterdir()) if file.suffix in _ENDINGS and file.is_file()]
+    except OSError as error:
+        raise Usage(f"cannot read the declaration {name}: {error.strerror}.") from None
+    if files is None:
         yield text_of(path, "declaration"), name
         return
-    for file in sorted(path.iterdir()):
-        if file.suffix in _ENDINGS and file.is_file():
-            yield text_of(file, "declaration"), str(file)
+    for file in files:
+        yield text_of(file, "declaration"), str(file)
 
 
 def _resources(data: Any, source: str) -> Iterator[Declared]:
