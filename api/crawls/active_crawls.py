@@ -19,8 +19,8 @@ from shared.domain.crawl.spec import CrawlSpec
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.published_specs import size_problem
 from shared.ports.store import Store
-from shared.wire.published_specs import size_problem
 
 log = structlog.get_logger("orb.control")
 

@@ -18,13 +18,13 @@ from shared.domain.crawl.spec import CrawlSpec, decode_spec
 from shared.domain.errors import Permanent
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.published_specs import published_text
 from shared.ports.clock import Clock
 from shared.ports.coordinator import MAX_WRITES, Coordinator, Entry, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher
 from shared.ports.store import Store
 from shared.runtime.supervise import Failpoint, no_failpoint
 from shared.wire.keys import CrawlRecord, Keys, encode_suffixes
-from shared.wire.published_specs import published_text
 
 log = structlog.get_logger("orb.control")
 

@@ -62,9 +62,9 @@ from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.recrawl_pages import RATES
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Revision as RevisionNumber
+from shared.domain.ops.published_specs import size_problem
 from shared.domain.reads.declared import CrawlFilter, Declaration, DeclaredCrawl
 from shared.ports.catalog import Exists, Missing, Stale
-from shared.wire.published_specs import size_problem
 
 router = Router(prefix="/v1/crawls", tags=["crawls"])
 

@@ -22,9 +22,9 @@ from shared.domain.crawl.state import DesiredRun, allowed_verbs
 from shared.domain.explain.excluded_links import UNLISTED
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.egress import closed_networks
+from shared.domain.ops.published_specs import size_problem
 from shared.domain.reads.declared import CommandProgress, DeclaredCrawl, StoredRevision, summary_of
 from shared.ports.clock import Clock
-from shared.wire.published_specs import size_problem
 
 NAME: Final = LABEL
 CrawlName = Annotated[

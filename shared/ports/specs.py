@@ -14,7 +14,7 @@ class PublishedSpec:
 
     - `partitions`: the cluster's number of partitions, from which a worker computes the owner of a link.
     - `gone`: the crawl is deleted. `paused`: no request may be started.
-    - `document`: the text to publish (`shared.wire.published_specs.published_text`). None: the encoded `spec`.
+    - `document`: the text to publish (`shared.domain.ops.published_specs.published_text`). None: the encoded `spec`.
     """
 
     crawl_id: CrawlId

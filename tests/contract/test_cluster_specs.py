@@ -12,10 +12,10 @@ from shared.adapters.etcd.specs import EtcdSpecPublisher, EtcdSpecs
 from shared.domain.crawl.spec import CrawlSpec, Fetch, Seed, encode_spec
 from shared.domain.errors import OwnershipLost, Transient
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops.published_specs import MAX_SPEC_BYTES, published_text
 from shared.ports.coordinator import Coordinator, Leadership
 from shared.ports.specs import PublishedSpec, SpecPublisher, SpecSource
 from shared.wire.keys import Keys
-from shared.wire.published_specs import MAX_SPEC_BYTES, published_text
 from tests.support.engines.etcd import settled
 
 CRAWL = CrawlId(7)

@@ -13,9 +13,9 @@ from shared.adapters.sql.catalog.access import REMEMBERED_MS
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import MAX_POOLS, MasterTuning
+from shared.domain.ops.published_specs import MAX_SPEC_BYTES
 from shared.domain.reads.declared import Declaration, Repeatable
 from shared.ports.catalog import Exists
-from shared.wire.published_specs import MAX_SPEC_BYTES
 from tests.support.api.rest_api import SOMEONE, SPEC, api, problem
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server

@@ -418,10 +418,10 @@ def interval_of(view: UrlView, spec: CrawlSpec) -> str:
 
 def _sitemap_interval(view: UrlView, spec: CrawlSpec) -> str:
     """Return a phrase on when a sitemap or feed is fetched again."""
-    quiet = 0 if view.history is None else view.history.quiet
+    quiet, limit = 0 if view.history is None else view.history.quiet, spec.discover.max_quiet_fetches
     return (
-        f"its last {quiet} fetches in a row found nothing new. Each doubles the time to the next, and after "
-        f"{spec.discover.max_quiet_fetches} it is read no more [discover.max_quiet_fetches]"
+        f"its last {quiet} fetches in a row found nothing new. Each doubles the time to the next, and after {limit} it "
+        "is read no more, or after one more if its content had changed [discover.max_quiet_fetches]"
     )
 
 
