@@ -263,9 +263,9 @@ async def refreshed(
         new = counters.queued - counters.revisits
         if counters.leased or (new and begun[crawl_id].allowance.exhausted() is None):
             continue
-        if counters.retries and await store.waits_for_retry(crawl_id):
+        if await store.due_before(crawl_id, begun[crawl_id].refresh_ms):
             continue
-        if not await store.due_before(crawl_id, begun[crawl_id].refresh_ms):
+        if not (counters.retries and await store.waits_for_retry(crawl_id)):
             over[crawl_id] = counters.version
     return over
 

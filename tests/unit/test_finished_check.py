@@ -175,12 +175,17 @@ def test_the_rounds_that_wait_are_bounded_and_none_is_left_out_for_good() -> Non
     on(story)
 
 
+RETRY_QUEUED = Counters(version=7, queued=3, revisits=2, retries=1, pages=5)
+
+
 @dataclass
 class _Refreshing:
-    """The store of a crawl that has no leased URL and no due page, but a retry of a stored page if `retry`."""
+    """The store of a crawl without leased URLs: it has a retry of a stored page if `retry`, a due page if `due`."""
 
     counters: Counters
     retry: bool
+    due: bool = False
+    asked: list[str] = field(default_factory=list)
 
     async def counters_in(
         self, crawl_ids: Collection[CrawlId], partitions: Collection[Partition]
@@ -188,9 +193,11 @@ class _Refreshing:
         return dict.fromkeys(crawl_ids, self.counters)
 
     async def due_before(self, crawl_id: CrawlId, before_ms: int) -> bool:
-        return False
+        self.asked.append("due_before")
+        return self.due
 
     async def waits_for_retry(self, crawl_id: CrawlId) -> bool:
+        self.asked.append("waits_for_retry")
         return self.retry
 
 
@@ -199,9 +206,18 @@ class _Refreshing:
 )
 def test_refresh_waits_for_the_retry_of_a_stored_page(max_pages: int, retry: bool, over: bool) -> None:
     """A spent budget ends the retries of new pages only: the queued URL may be either."""
-    counters = Counters(version=7, queued=3, revisits=2, retries=1, pages=5)
+    assert _refreshed(_Refreshing(RETRY_QUEUED, retry), max_pages) == ({DONE: 7} if over else {})
+
+
+def test_refresh_with_a_due_page_does_not_look_for_retries() -> None:
+    """The look for retries reads all waiting URLs of the crawl."""
+    store = _Refreshing(RETRY_QUEUED, retry=True, due=True)
+    assert _refreshed(store, max_pages=5) == {}
+    assert store.asked == ["due_before"]
+
+
+def _refreshed(store: _Refreshing, max_pages: int) -> Mapping[CrawlId, int]:
     spec = CrawlSpec(seeds=(Seed(url="https://example.org/"),))
-    allowance = BudgetReservation(max_pages, None, {P: spent_in(counters)})
+    allowance = BudgetReservation(max_pages, None, {P: spent_in(store.counters)})
     crawl = DispatchCrawl(DONE, "news", Revision(1), spec, CrawlState.RUNNING, allowance, refresh_ms=1)
-    found = asyncio.run(refreshed(cast(Store, _Refreshing(counters, retry)), [P], [crawl]))
-    assert found == ({DONE: 7} if over else {})
+    return asyncio.run(refreshed(cast(Store, store), [P], [crawl]))
