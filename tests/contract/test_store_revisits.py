@@ -21,6 +21,10 @@ PAGE = COUNTED_AS_PAGE | REVISIT
 COUNTS = "SELECT queued, leased, done, pages, retries, revisits, revisiting FROM crawl_counters"
 
 
+def spec(**sections: object) -> str:
+    return json.dumps({"seeds": [{"url": f"http://{HOST}/"}], **sections})
+
+
 async def again(
     t: Tables, revisits: int, new: int = 0, *, now_ms: int = LATER_MS, budgets: dict[CrawlId, Budget] | None = None
 ) -> LeaseRow | None:
@@ -256,9 +260,11 @@ def test_page_found_nearer_is_leased_though_the_budget_is_spent(on_store: OnStor
 
 def test_stored_pages_that_failed_are_retried_outside_the_budget(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
+        await t.store.put_crawl("docs", spec(recrawl={"policy": "fixed"}), NOW_MS)
         row = await pages(t)
         await t.found(*links(HOST, range(10, 14), depth=1))
         await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        await t.found(link(f"http://{HOST}/1", 0), max_depth=3)
         await t.command(CommandKind.RETRY_FAILED, now_ms=NOW_MS + 9)
         assert t.rows(COUNTS) == [(7, 0, 0, 3, 3, 0, 0)]
         queue = await t.queue(HOST)
@@ -266,6 +272,24 @@ def test_stored_pages_that_failed_are_retried_outside_the_budget(on_store: OnSto
         taken = await again(t, 9, now_ms=NOW_MS + 9, budgets={t.crawl_id: Budget(max_pages=3)})
         assert taken is not None
         assert set(taken.order) == set(row.order)
+        conditions = [(url.last.etag, url.last.last_modified) for url in taken.urls.values() if url.last]
+        assert conditions == [("", "")] * 3, "one was found nearer, so each body must come"
+
+    on_store(story)
+
+
+def test_retry_leaves_the_validators_of_pages_that_did_not_fail(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.store.put_crawl("docs", spec(recrawl={"policy": "fixed"}), NOW_MS)
+        row = await pages(t)
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        await t.found(*links(HOST, range(10, 12), depth=1))
+        new = await t.lease(HOST)
+        assert new is not None
+        await stored(t, new)
+        await t.command(CommandKind.RETRY_FAILED, now_ms=NOW_MS + 9)
+        kept = t.rows("SELECT fingerprint FROM fetches WHERE etag <> ''")
+        assert {bytes(key) for (key,) in kept} == {bytes(key) for key in new.order}
 
     on_store(story)
 
@@ -297,7 +321,7 @@ def test_added_recrawl_keeps_the_rules_of_patterns_and_the_last_comparison(on_st
         paths = [row.urls[key].url.rpartition("/")[2] for key in row.order]
         rules = [{"match": f"/{paths[0]}$", "policy": "never"}, {"match": f"/{paths[1]}$", "min_s": 5000}]
         recrawl = {"policy": "fixed", "min_s": 60, "by_pattern": rules}
-        await t.store.put_crawl("docs", json.dumps({"seeds": [{"url": f"http://{HOST}/"}], "recrawl": recrawl}), NOW_MS)
+        await t.store.put_crawl("docs", spec(recrawl=recrawl), NOW_MS)
         await t.command(CommandKind.RECRAWL, id="on", every_ms=60_000)
         found = {bytes(key): rest for key, *rest in t.rows("SELECT fingerprint, state, rank, reason FROM urls")}
         assert [tuple(found[key]) for key in row.order] == [

@@ -94,6 +94,19 @@ def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]
 
 
 _RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
+# It runs before the second of `_retry_statements`, on the stored pages and sitemaps that this one makes due.
+_UNCONDITIONAL = {
+    (kind, dialect): text(
+        f"UPDATE fetches SET etag = '', last_modified = '' WHERE {_OF_HOST} AND "
+        + among.format(
+            "SELECT fingerprint FROM (SELECT fingerprint, state, flags, reason, after_command FROM urls"
+            f" WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w"
+            f" WHERE flags & {REVISIT} <> 0 AND {which}"
+        )
+    )
+    for kind, which in _RETRIED.items()
+    for dialect, among in AMONG.items()
+}
 _LAST = step_end_query(_OF_HOST)
 _RETRY_QUEUE = text(
     "UPDATE queues SET queued = queued + :queued, waiting = waiting + :revisits, next_due_ms = coalesce((SELECT"
@@ -301,7 +314,8 @@ def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[
 def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
     """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end.
 
-    Stored pages and sitemaps that failed while they waited for their next fetch are due at once.
+    Stored pages and sitemaps that failed while they waited for their next fetch are due at once. Their next requests
+    have no validators, because a page may have been found nearer since it failed: then its links must be read again.
     """
     count, queue = _RETRY[kind, connection.dialect.name]
     first, mark = place_of(command.after)
@@ -327,6 +341,8 @@ def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_m
         chunk.take(read)
         n = read - counts.pop(None, 0)
         last = connection.execute(_LAST, keys).scalar() if read == step else None
+        if stored:
+            connection.execute(_UNCONDITIONAL[kind, connection.dialect.name], keys)
         if n:
             connection.execute(queue, keys)
             connection.execute(_RETRY_QUEUE, keys | {"queued": n - stored, "revisits": stored})
