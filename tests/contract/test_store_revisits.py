@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, change_of, unpacked
@@ -290,6 +291,24 @@ def test_retry_leaves_the_validators_of_pages_that_did_not_fail(on_store: OnStor
         await t.command(CommandKind.RETRY_FAILED, now_ms=NOW_MS + 9)
         kept = t.rows("SELECT fingerprint FROM fetches WHERE etag <> ''")
         assert {bytes(key) for (key,) in kept} == {bytes(key) for key in new.order}
+
+    on_store(story)
+
+
+def test_retry_queues_failed_pages_as_new_ones_without_recrawl(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.store.put_crawl("docs", spec(recrawl={"policy": "fixed"}), NOW_MS)
+        row = await pages(t)
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.FAILED, "host_unreachable")]))
+        await t.store.put_crawl("docs", spec(), NOW_MS)
+        await t.command(CommandKind.RECRAWL, id="off", every_ms=0)
+        await t.command(CommandKind.RETRY_FAILED, now_ms=NOW_MS + 9)
+        assert t.rows("SELECT DISTINCT state, flags FROM urls") == [(UrlState.QUEUED, COUNTED_AS_PAGE)]
+        assert t.rows(COUNTS) == [(3, 0, 0, 3, 0, 0, 0)]
+        queue = await t.queue(HOST)
+        assert (queue.queued, queue.waiting, queue.next_due_ms) == (3, 0, 0)
+        await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.EXCLUDED, OWNER)]))
+        assert t.rows("SELECT DISTINCT state, reason FROM urls") == [(UrlState.EXCLUDED, OWNER)]
 
     on_store(story)
 

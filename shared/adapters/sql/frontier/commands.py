@@ -21,7 +21,7 @@ from shared.adapters.sql.frontier import dead_letters as letters
 from shared.adapters.sql.frontier.apply import add_counters, add_tallies
 from shared.adapters.sql.frontier.crawl_rows import chunked
 from shared.adapters.sql.frontier.exclude import exclude
-from shared.adapters.sql.frontier.recrawl_schedule import schedule
+from shared.adapters.sql.frontier.recrawl_schedule import schedule, used_recrawl
 from shared.adapters.sql.frontier.rediscover import rediscovered
 from shared.adapters.sql.frontier.rescope import rescope
 from shared.adapters.sql.frontier.seed_deletion import delete_seeds
@@ -70,30 +70,36 @@ _RETRIED = {CommandKind.RETRY_FAILED: _FAILED, CommandKind.RETRY_UNANSWERED: _UN
 _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
 
 
-def _retry_statements(which: str, dialect: str) -> tuple[TextClause, TextClause]:
+def _retry_statements(which: str, dialect: str, stored: str) -> tuple[TextClause, TextClause]:
     """Return two SQL statements that queue failed URLs again. Both read the next `:step` URLs of one host.
 
     - The first statement counts the URLs to queue, grouped by the reason of their failure. One more group, with the
       reason NULL, counts the other URLs. So the sum of the groups is the number of URLs that were read.
-    - The second statement queues the URLs to queue.
+    - The second statement queues the URLs to queue. Of these, stored pages and sitemaps wait, and are due at once.
 
-    `which`: the SQL condition that selects the URLs to queue.
+    `which`: the SQL condition that selects the URLs to queue. `stored`: the one for stored pages and sitemaps.
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
         f" (WHERE flags & {IS_REQUISITE} <> 0 AND {which}) AS requisites, count(*) FILTER"
-        f" (WHERE flags & {REVISIT} <> 0 AND {which}) AS revisits FROM (SELECT state, reason, flags,"
+        f" (WHERE {stored} AND {which}) AS revisits FROM (SELECT state, reason, flags,"
         f" after_command FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step) w GROUP BY 1"
     ), text(
         "UPDATE urls SET attempts = 0, reason = NULL,"
-        f" state = CASE WHEN flags & {REVISIT} <> 0 THEN 1 ELSE 0 END,"
-        f" flags = CASE WHEN flags & {REVISIT} <> 0 THEN flags | {DUE_AT_ONCE} ELSE {NOT_QUEUED_AGAIN} END,"
-        f" rank = CASE WHEN flags & {REVISIT} <> 0 THEN :now_ms ELSE {RANK_NOW} END"
+        f" state = CASE WHEN {stored} THEN 1 ELSE 0 END,"
+        f" flags = CASE WHEN {stored} THEN flags | {DUE_AT_ONCE} ELSE {NOT_QUEUED_AGAIN} END,"
+        f" rank = CASE WHEN {stored} THEN :now_ms ELSE {RANK_NOW} END"
         f" WHERE {_OF_HOST} AND {which} AND {AMONG[dialect].format(_SOME.format('urls'))}"
     )
 
 
-_RETRY = {(kind, dialect): _retry_statements(which, dialect) for kind, which in _RETRIED.items() for dialect in AMONG}
+# The last part of a key: whether the crawl fetches stored pages again. If not, they are queued as the other URLs are.
+_RETRY = {
+    (kind, dialect, recrawled): _retry_statements(which, dialect, stored)
+    for kind, which in _RETRIED.items()
+    for dialect in AMONG
+    for recrawled, stored in ((True, f"flags & {REVISIT} <> 0"), (False, "1 = 0"))
+}
 # It runs before the second of `_retry_statements`, on the stored pages and sitemaps that this one makes due.
 _UNCONDITIONAL = {
     (kind, dialect): text(
@@ -314,10 +320,11 @@ def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[
 def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
     """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end.
 
-    Stored pages and sitemaps that failed while they waited for their next fetch are due at once. Their next requests
-    have no validators, because a page may have been found nearer since it failed: then its links must be read again.
+    In a crawl that fetches stored pages again, those that failed while they waited for this are due at once. Their next
+    requests have no validators, because a page may have been found nearer since it failed: then its links must be read.
     """
-    count, queue = _RETRY[kind, connection.dialect.name]
+    recrawled = used_recrawl(connection, command.crawl_id) is not None
+    count, queue = _RETRY[kind, connection.dialect.name, recrawled]
     first, mark = place_of(command.after)
     hosts = _hosts(connection, command, first)
     rest = behind_host(hosts[-1]) if len(hosts) == command_progress.HOSTS_A_CHUNK else None

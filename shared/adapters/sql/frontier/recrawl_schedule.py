@@ -23,6 +23,7 @@ from shared.domain.frontier.command_progress import behind, behind_host, place_o
 from shared.domain.frontier.page_history import FETCHED_ONCE, GONE, QUIET, decoded
 from shared.domain.frontier.states import COUNTED_AS_PAGE, KIND_BITS, REVISIT, UrlKind, UrlState, kind_flags
 from shared.domain.frontier.store_model import CommandRun
+from shared.domain.ids import CrawlId
 
 _OF_HOST: Final = "crawl_id = :crawl_id AND host_id = :host_id"
 _SOME: Final = f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDER BY fingerprint LIMIT :step"
@@ -49,8 +50,8 @@ _WAIT: Final = updating(
 )
 _ONCE: Final = updating(schema.urls, _KEYS, ("reason",), "reason = {v}reason")
 _SPEC: Final = text(
-    "SELECT r.spec FROM crawls c JOIN crawl_revisions r ON r.crawl_id = c.crawl_id AND r.revision = c.revision"
-    " WHERE c.crawl_id = :crawl_id"
+    "SELECT spec FROM crawl_revisions WHERE crawl_id = :crawl_id"
+    " AND revision = (SELECT revision FROM crawls WHERE crawl_id = :crawl_id)"
 )
 _COUNT: Final = {
     dialect: text(
@@ -120,14 +121,21 @@ def _rules(connection: Connection, command: CommandRun) -> CompiledRecrawl | Non
     every_ms = int(str(command.args["every_ms"]))
     if not every_ms:
         return None
-    stored = connection.execute(_SPEC, {"crawl_id": command.crawl_id}).scalar()
+    recrawl = used_recrawl(connection, command.crawl_id)
+    return compiled(recrawl or Recrawl(policy=RecrawlPolicy.FIXED, min_s=every_ms / 1000))
+
+
+def used_recrawl(connection: Connection, crawl_id: CrawlId) -> Recrawl | None:
+    """Return the section `recrawl` of the crawl's present spec.
+
+    Return None if the crawl fetches each page once, or if this version cannot read the spec.
+    """
+    stored = connection.execute(_SPEC, {"crawl_id": crawl_id}).scalar()
     try:
         recrawl = None if stored is None else decode_spec(stored).recrawl
     except msgspec.MsgspecError:
-        recrawl = None
-    if recrawl is None or not recrawl.used:
-        recrawl = Recrawl(policy=RecrawlPolicy.FIXED, min_s=every_ms / 1000)
-    return compiled(recrawl)
+        return None
+    return recrawl if recrawl is not None and recrawl.used else None
 
 
 def _begin(
