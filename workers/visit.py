@@ -242,7 +242,7 @@ class Visit:
         """Fetch a URL and record its outcome. Return True if the visit may continue, False if it must end."""
         exchange = await self._request(key, entry)
         if exchange is None:
-            return key not in self._left or self._origins.fails(origin_of(entry.url))
+            return key not in self._left or self._origins.silent(origin_of(entry.url))
         crawl, answer = exchange
         if self._crawl is None:
             return False

@@ -31,6 +31,9 @@ Some results are delayed, because a message of their report cannot be published 
 and to the other results separately. So a worker may hold about twice as much as the limits.
 """
 
+_BY_STATUS: Final = "robots_http_"
+"""The failure of a robots.txt that is unreachable because of its HTTP status begins so."""
+
 
 class SettledUrl(msgspec.Struct, frozen=True, gc=False):
     """A URL's outcome, with the links and items of its page.
@@ -250,6 +253,8 @@ class VisitOrigins:
     fails alone. Its URLs then fail instead of the host. A response 429 or 5xx, or a redirect to the failing origin, is
     not usable.
 
+    An origin whose robots.txt is a response, such as a 429, never fails alone: the host answers and asks for a pause.
+
     `robots`: the robots.txt that the visit has, by origin.
     """
 
@@ -268,11 +273,15 @@ class VisitOrigins:
         location = answer.header("location") if 300 <= answer.status < 400 else None
         to = None if location is None else redirect_target(location, answer.url)
         spared = {origin_of(answer.url)} if to is None else {origin_of(answer.url), origin_of(to)}
-        self._alone.update(origin for origin in self.robots if self.fails(origin) and origin not in spared)
+        self._alone.update(origin for origin in self.robots if self.silent(origin) and origin not in spared)
 
     def fails(self, origin: str) -> bool:
         """Return True if the robots.txt of `origin` is unreachable."""
         return (robots := self.robots.get(origin)) is not None and isinstance(robots.policy, Unreachable)
+
+    def silent(self, origin: str) -> bool:
+        """Return True if robots.txt of `origin` is unreachable, and not because of its status, such as 429 or 503."""
+        return self.fails(origin) and not self.robots[origin].failure.startswith(_BY_STATUS)
 
     def undecided(self) -> list[str]:
         """Return the origins that fail, if it is not known that they fail alone."""
@@ -289,7 +298,7 @@ class VisitOrigins:
         the delay is too long for this visit, the next one decides, and this visit does not report the failure.
         """
         named = {origin_of(entry.url) for entry in left}
-        for origin in self.undecided():
+        for origin in filter(self.silent, self.undecided()):
             for other in (f"https://{self._host}", f"http://{self._host}"):
                 robots = self.robots.get(other) or await cache.known(other)
                 if other == origin or (other not in named if robots is None else robots.failure):
@@ -300,12 +309,15 @@ class VisitOrigins:
                 break
 
     def note(self, crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-        """Return what the visit reports about its host, with the first failure of an origin that does not fail alone.
+        """Return what the visit reports about its host, with the failure of an origin that does not fail alone.
+
+        The failure of a status comes first, since it may have a Retry-After.
 
         - `crawl_delay_ms`: -1 if robots.txt sets no delay.
         - `latency_ms` and `ip`: those of the last response.
         """
-        failing = next((self.robots[origin] for origin in self.undecided() if origin not in self._postponed), None)
+        undecided = [origin for origin in self.undecided() if origin not in self._postponed]
+        failing = next((self.robots[origin] for origin in sorted(undecided, key=self.silent)), None)
         if failing is None:
             return HostNote(crawl_delay_ms, latency_ms, ip)
         reason = failing.policy.reason if isinstance(failing.policy, Unreachable) else ""

@@ -1,5 +1,7 @@
 """Two origins of one host, http and https on its port: what a visit reports if one of them does not answer."""
 
+import asyncio
+import ssl
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from shared.domain.frontier.states import UrlEnd
 from shared.domain.web.url import fingerprint
 from tests.support.api.scripted_owner import owner_of, paths, spec_for, worker
+from tests.support.engines.certificates import OPENSSL, authority, signed
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 from tests.support.web.fetchers import run
@@ -23,6 +26,74 @@ def origins(listening: list[bool]) -> Script:
             await connection.send(page(b"", b"Content-Type: text/plain", b"Connection: close"))
 
     return script
+
+
+def both(http: int, https: int) -> Script:
+    """Pass each connection on to the server at the port `https` if it begins with TLS, else to the one at `http`."""
+
+    async def script(connection: Connection) -> None:
+        first = await connection.reader.readexactly(1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", https if first == b"\x16" else http)
+
+        async def answers() -> None:
+            while data := await reader.read(65_536):
+                await connection.send(data)
+
+        writer.write(first)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(answers())
+            while data := await connection.reader.read(65_536):
+                writer.write(data)
+            writer.close()
+
+    return script
+
+
+def answering(answer: bytes) -> Script:
+    async def script(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(answer)
+
+    return script
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl command to make a certificate")
+@pytest.mark.parametrize("first", ["http", "https"])
+def test_robots_txt_that_asks_for_a_pause_ends_the_visit_of_its_host(
+    first: str, server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its URLs failed within seconds, and its Retry-After was ignored, if another origin of the host answered."""
+    busy = b"HTTP/1.1 429 Later\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
+    trusted = authority(tmp_path)
+    made = signed(tmp_path, trusted, "site")
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted.cert))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.cert, made.key)
+
+    async def main() -> None:
+        async with (
+            raw_server(answering(page(b"", b"Content-Type: text/plain"))) as http,
+            raw_server(answering(busy), tls) as https,
+            raw_server(both(http.port, https.port)) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            urls = [site.url("/1", "https"), site.url("/2", "https"), site.url("/a"), site.url("/b")]
+            urls.sort(reverse=first == "https")
+            lease = await owner.send(*urls)
+            last = await owner.ended(lease)
+            assert last.note is not None
+            assert (last.note.failure, last.note.retry_after_ms) == ("robots_http_429", 3_600_000)
+            assert paths(owner.results(lease), urls) == (urls[:2] if first == "http" else [])
+            assert len(https.requests) == 1
+            await owner.slot_free()
+            alone = await owner.send(site.url("/1", "https"))
+            last = await owner.ended(alone)
+            assert last.note is not None
+            assert (last.note.failure, owner.results(alone)) == ("robots_http_429", [])
+
+    run(main())
 
 
 def test_origin_that_fails_alone_fails_its_urls_and_not_the_host(server: BrokerServer, tmp_path: Path) -> None:
