@@ -27,7 +27,6 @@ from shared.domain.frontier.failure import retry_after_ms
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Truncation
 from shared.domain.web.robots import (
     DELAYS_KEPT,
-    MAX_LIFETIME_S,
     MAX_ROBOTS_HOPS,
     TOO_COSTLY,
     UNREACHABLE_LIFETIME_S,
@@ -273,10 +272,10 @@ class RobotsCache:
         return self._record(moved.status, b"", ""), -1
 
     def _continue_later(self, origin: str, moved: _Moved, delay_s: float) -> None:
-        """Let the next visit of `origin` begin at the redirect's target, for as long as a robots.txt may be valid."""
+        """Let the next visit of `origin` begin at the redirect's target, if it comes soon: the redirect may change."""
         if len(self._moved) >= MAX_REDIRECTS_KEPT:
             del self._moved[next(iter(self._moved))]
-        valid_s = max(MAX_LIFETIME_S, DELAYS_KEPT * delay_s)
+        valid_s = max(UNREACHABLE_LIFETIME_S, DELAYS_KEPT * delay_s)
         self._moved[origin] = replace(moved, until_ms=self._clock.unix_ms() + valid_s * 1000)
 
     def _rest(self, origin: str, delay_s: float) -> None:
@@ -385,6 +384,7 @@ class RobotsCache:
 
     def _keep(self, origin: str, record: RobotsRecord, robots: Robots) -> Robots:
         old = self._kept.pop(origin, None)
+        self._moved.pop(origin, None)
         if old is not None:
             self._bytes -= len(old.record.body) + _ENTRY_BYTES
         # An old copy that is used beyond its lifetime is fetched anew when its extension ends.

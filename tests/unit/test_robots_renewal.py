@@ -187,3 +187,40 @@ def test_redirect_reached_by_a_visit_is_kept_for_so_many_origins(monkeypatch: py
     asyncio.run(story())
     first = ["http://a.test/robots.txt", "http://a.test/r"]
     assert visits == [first, ["http://b.test/robots.txt", "http://b.test/r"], ["http://b.test/r"], first]
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "passed_s", "copied", "asked"),
+    [
+        (30.0, 299, False, "/r"),
+        (30.0, 301, False, "/robots.txt"),
+        (1_000.0, 1_999, False, "/r"),
+        (1_000.0, 2_001, False, "/robots.txt"),
+        (30.0, 1, True, "/robots.txt"),
+    ],
+)
+def test_redirect_reached_by_a_visit_is_kept_for_a_short_time(
+    delay_s: float, passed_s: int, copied: bool, asked: str
+) -> None:
+    """It was kept for a day. A target that had gone since then allowed the whole site."""
+    requests: list[str] = []
+
+    async def story() -> None:
+        web = Web()
+
+        async def send(request: FetchRequest, earliest: float) -> Answer | None:
+            requests.append(request.url.removeprefix(ORIGIN))
+            if len(requests) != 1:
+                return None
+            return Answer(request.url, 301, (("location", "/r"),), b"", b"", b"", b"", "127.0.0.1", Timings())
+
+        assert await web.cache.of(ORIGIN, CRAWL, send, delay_s) is None
+        web.now_ms += passed_s * 1000
+        if copied:
+            web.shared = encode_robots(RobotsRecord(status=200, fetched_at_ms=web.now_ms, lifetime_s=60.0))
+            assert await web.cache.of(ORIGIN, CRAWL, send, delay_s) is not None
+            web.shared, web.now_ms = None, web.now_ms + 61_000
+        assert await web.cache.of(ORIGIN, CRAWL, send, delay_s) is None
+
+    asyncio.run(story())
+    assert requests == ["/robots.txt", "/r", asked]
