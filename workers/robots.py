@@ -167,10 +167,13 @@ class RobotsCache:
         shared = await self._shared(origin)
         return None if shared is None else _understood(shared)
 
-    def postpone(self, origin: str) -> None:
-        """Let the next visit of `origin` use the failure that this visit found, instead of a request."""
-        if (kept := self._kept.get(origin)) is not None and kept.robots.failure:
-            kept.postponed = True
+    def postpone(self, origin: str) -> bool:
+        """Let the next visit of `origin` use this failure. Return False if no visit used the one postponed before."""
+        kept = self._kept.get(origin)
+        if kept is None or not kept.robots.failure:
+            return False
+        again, kept.postponed = kept.postponed, True
+        return not again
 
     async def renew(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> None:
         """Fetch the robots.txt of `origin` again, by `send`, if the cached one is near its expiry (RENEWED_AT).
@@ -389,7 +392,7 @@ class RobotsCache:
             self._bytes -= len(old.record.body) + _ENTRY_BYTES
         # An old copy that is used beyond its lifetime is fetched anew when its extension ends.
         from_ms = record.fetched_at_ms + record.lifetime_s * 1000 * (1.0 if record.stale_until_ms else RENEWED_AT)
-        self._kept[origin] = _KeptRobots(record, robots, from_ms)
+        self._kept[origin] = _KeptRobots(record, robots, from_ms, bool(robots.failure and old and old.postponed))
         self._bytes += len(record.body) + _ENTRY_BYTES
         while self._bytes > CACHE_BYTES and len(self._kept) > 1:
             _, forgotten = self._kept.popitem(last=False)

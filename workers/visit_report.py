@@ -295,7 +295,8 @@ class VisitOrigins:
         """Find out if the undecided origins fail alone: request robots.txt of another origin of the host, by `send`.
 
         Request it only from an origin that gave it before, or that has URLs in `left`, the URLs without an outcome. If
-        the delay is too long for this visit, the next one decides, and this visit does not report the failure.
+        the delay is too long for this visit, the next one decides, and this visit does not report the failure. If that
+        next visit went to another worker, the next one here reports the failure.
         """
         named = {origin_of(entry.url) for entry in left}
         for origin in filter(self.silent, self.undecided()):
@@ -303,8 +304,8 @@ class VisitOrigins:
                 robots = self.robots.get(other) or await cache.known(other)
                 if other == origin or (other not in named if robots is None else robots.failure):
                     continue
-                if await send(robots_request(f"{other}/robots.txt", crawl), 0.0) is None:
-                    cache.postpone(origin)
+                request = robots_request(f"{other}/robots.txt", crawl)
+                if await send(request, 0.0) is None and cache.postpone(origin):
                     self._postponed.add(origin)
                 break
 

@@ -171,3 +171,32 @@ def test_failing_origin_is_decided_in_the_next_visit_if_delay_is_long(
             assert ended == [([], ""), (["robots_tls"], ""), ([], ""), ([], "robots_tls")]
 
     run(main())
+
+
+def test_failing_origin_is_reported_if_its_next_visit_comes_too_late(
+    server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next visits went to other workers, and each worker left the failure to its own next visit."""
+
+    async def main() -> None:
+        async with (
+            raw_server(origins([True])) as site,
+            owner_of(server, tmp_path, spec_for(site.url())) as owner,
+            worker(server, tmp_path),
+        ):
+            await owner.ended(await owner.send(site.url("/a")))
+            await owner.slot_free()
+            monkeypatch.setattr("workers.visit.VISIT_S", 0.5)
+            monkeypatch.setattr("shared.domain.web.robots.DELAYS_KEPT", 0)
+            owner.rest_ms = 1_000
+            ended = []
+            for kept_s in (0.001, 300.0, 300.0):
+                monkeypatch.setattr("shared.domain.web.robots.UNREACHABLE_LIFETIME_S", kept_s)
+                lease = await owner.send(site.url("/1", "https"), delay_ms=1_000)
+                last = await owner.ended(lease)
+                assert last.note is not None
+                ended.append(([result.reason for result in owner.results(lease)], last.note.failure))
+                await owner.slot_free()
+            assert ended == [([], ""), ([], "robots_tls"), (["robots_tls"], "")]
+
+    run(main())
