@@ -196,7 +196,8 @@ def facts_after(
         case None if policy_for(end_of(result)).category is Category.REFUSED:
             return facts  # nothing was sent, so the fetch says nothing about the host
         case None:
-            health = facts.health.answered(now_ms) if result.end == UrlEnd.ANSWERED else facts.health.connected()
+            reached = facts.health.connected(answers=result.reason.startswith("robots_"))
+            health = facts.health.answered(now_ms) if result.end == UrlEnd.ANSWERED else reached
             return facts if health is facts.health else replace(facts, health=health)
         case HostEffect.UNREACHABLE:
             health = facts.health.failed(now_ms, retry=crawl.spec.retry, base_s=UNREACHABLE_BASE_S, rng01=rng01())
@@ -229,11 +230,10 @@ def facts_noted(
     )
     if not note.failure or crawl is None:
         return facts
-    retry = crawl.spec.retry
     health = facts.health.failed(
         now_ms,
-        retry=retry,
-        base_s=retry.host_base_s if "http_" in note.failure else UNREACHABLE_BASE_S,
+        retry=crawl.spec.retry,
+        base_s=crawl.spec.retry.host_base_s if "http_" in note.failure else UNREACHABLE_BASE_S,
         rng01=rng01(),
         retry_after_s=retry_after_s(note),
     )

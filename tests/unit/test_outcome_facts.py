@@ -30,3 +30,12 @@ def test_host_stays_unreachable_after_a_fetch_that_sent_nothing(kind: FailureKin
     facts = HostFacts(HostHealth(unreachable=2))
     failed = UrlOutcome(Fingerprint(bytes(16)), UrlEnd.FAILED, 0, reason=kind)
     assert facts_after(facts, None, failed, CRAWL, "a.test", 0, lambda: 0.5).health.unreachable == unreachable
+
+
+@pytest.mark.parametrize(("reason", "since_ms"), [("robots_tls", 0), ("reset", 5)])
+def test_host_is_not_silent_if_only_one_of_its_origins_fails(reason: str, since_ms: int) -> None:
+    """A later failure gave up a host that had answered all the time."""
+    facts = HostFacts(HostHealth(failures=2, unreachable=2, recent=0b101, silent_since_ms=5))
+    failed = UrlOutcome(Fingerprint(bytes(16)), UrlEnd.FAILED, 0, reason=reason)
+    health = facts_after(facts, None, failed, CRAWL, "a.test", 9, lambda: 0.5).health
+    assert health == HostHealth(failures=2, recent=0b101, silent_since_ms=since_ms)

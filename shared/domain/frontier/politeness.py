@@ -226,13 +226,18 @@ class HostHealth(Struct, frozen=True):
             asked_ms=health.asked_ms if recent.bit_count() > 1 else 0,
         )
 
-    def connected(self) -> "HostHealth":
+    def connected(self, *, answers: bool = False) -> "HostHealth":
         """Return the health after a fetch that reached the host but got no HTTP response.
 
         An example is a connection that was made and then broke. The host is reachable, so `unreachable` becomes 0.
         Nothing else changes.
+
+        `answers`: another origin of the host gave a usable response, so the host is not silent either.
         """
-        return replace(self, unreachable=0) if self.unreachable else self
+        since_ms = 0 if answers else self.silent_since_ms
+        if not self.unreachable and since_ms == self.silent_since_ms:
+            return self
+        return replace(self, unreachable=0, silent_since_ms=since_ms)
 
     def refused(
         self,
