@@ -93,9 +93,11 @@ class ItemWriter:
 
         The first call for a crawl notes the present end of the stream. A crawl is in the result if both are true:
 
-        - The stream was read up to the noted end. Items after this end are not awaited. If the stream was restored to
-          an earlier state, it was read from its start.
+        - The stream was read up to the noted end. Items after this end are not awaited.
         - No item of the crawl waits in the table for the outcome of its page.
+
+        If the stream was restored to an earlier state, this writer reads the restored stream from its start. No crawl
+        is in the result before that is done, unless the stream was empty when the crawl's end was noted.
         """
         if not crawl_ids:
             return ()
@@ -152,9 +154,12 @@ class ItemWriter:
         await until_resource_available(partial(self._write, ItemPosition(state.created_ns), [], []))
 
     async def _continues(self, position: ItemPosition, state: ItemsState) -> bool:
-        """Return True if the stream has not been restored to a state before the message at `position`.
+        """Return False if the stream was restored to a state before the message at `position`, otherwise True.
 
-        `state`: that of the stream. Its creation time is that of `position`.
+        The result is also right if the restored stream has grown past `position` since.
+
+        `state`: the present state of the stream. The caller has checked that `state` and `position` have the same
+        creation time of the stream.
         """
         if state.last < position.sequence:
             return False
@@ -251,12 +256,18 @@ class ItemWriter:
 
 
 def _reached(awaited: ItemPosition, position: ItemPosition, state: ItemsState) -> bool:
-    """Return True if the items up to `awaited` were read from the stream, or can no longer be read.
+    """Return True if no item up to `awaited` is left to read. Lost items are not left to read.
 
-    - `awaited`: the position to reach. Its sequence is 0 if the stream was empty.
-    - `position`: the position up to which the stream was read.
-    - `state`: that of the present stream. The unread items of an earlier stream are lost. If the stream came back with
-      its last message before `awaited`, the items after it are lost.
+    The first case that holds decides:
+
+    - The sequence of `awaited` is 0, because the stream was empty: True.
+    - `awaited` and `position` are in the same stream: True if `position` has reached `awaited`. If the stream was
+      restored to an earlier state, `state.last` may be less than `awaited`. Then True if `position` has reached
+      `state.last`, because the messages between the two are lost.
+    - The present stream is another one than the stream of `awaited`: True, because the unread items are lost.
+    - Otherwise False: nothing of the present stream was read yet.
+
+    `awaited`: the position to reach. `position`: how far items were read. `state`: the state of the present stream.
     """
     if awaited.sequence and position.stream_created_ns == awaited.stream_created_ns:
         return position.sequence >= min(awaited.sequence, state.last)

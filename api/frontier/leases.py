@@ -70,7 +70,10 @@ class TrackedLease(Struct):
 
     @property
     def hash(self) -> bytes:
-        """The hash of the crawl and of the shard's URLs, which tells leases with one number apart (8 bytes)."""
+        """The hash of the crawl and of the shard's URLs (8 bytes). Two leases with the same `lease_id` differ in it.
+
+        A `lease_id` may be given a second time if the database was restored to an earlier state.
+        """
         row = self.row
         return blake3(b"%d " % row.crawl_id + b"".join(row.order)).digest(length=8)
 

@@ -305,8 +305,9 @@ class Ownership:
     def discovered(self, result: DiscoveryResult, now: float, now_ms: int) -> list[tuple[CrawlId, HostId]]:
         """Update the state in memory after discoveries were committed.
 
-        Return the queues (crawl, host) that the caller must load. A queue with new URLs may not be in memory. A queue
-        with a due page may be in memory as one without waiting pages.
+        Return the queues (crawl, host) that the caller must load from SQL:
+        - Queues that got URLs and are not in memory.
+        - Queues in memory without waiting URLs, if the discoveries made one of their stored pages wait.
 
         `now` is `Clock.elapsed` in seconds, `now_ms` Unix ms.
         """

@@ -42,10 +42,10 @@ HEAD_S: Final = 30.0
 """
 
 UNSENT_BYTES: Final = 1 << 16
-"""The bytes of a response that the kernel holds before it sends them.
+"""The kernel takes more of a response only while fewer bytes than this wait there unsent (TCP_NOTSENT_LOWAT).
 
-Without this the kernel takes up to 4 MiB for a fast connection and then nothing until a third is sent. A client that
-reads steadily but slowly then seems to read nothing.
+Without this limit, the kernel may take 4 MiB at once. It then takes nothing more until it has sent a third of them. For
+this long, the master cannot see that a slow client reads at all, and takes the client for one that reads nothing.
 """
 
 RESTS_S: Final = 5

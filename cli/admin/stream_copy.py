@@ -1,7 +1,8 @@
 """Copies reports, items and events between NATS and a backup. The order within each subject is kept.
 
-The copy also keeps the order between the commands and the discoveries of a partition, because a deletion of seeds must
-not change seeds that were uploaded after it. Discoveries and other outcomes have no order between them.
+The reports of a partition are outcomes, discoveries and commands. Each command keeps its place among the outcomes and
+its place among the discoveries. For example, a deletion of seeds must not change seeds that were uploaded after the
+deletion. The copy keeps no order between outcomes and discoveries.
 
 A cluster of NATS servers that has lost a server answers again within seconds, so every step is retried for some time.
 """
@@ -49,10 +50,10 @@ CopiedKind: TypeAlias = ReportKind | Literal["command"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The reports of one partition to copy.
+    """The reports of one partition to copy: for each kind, those with a sequence above `after` and up to `last`.
 
-    - `after`, `last`: for each kind, the sequence number before the first report, and that of the last report.
-    - `continued`: True if the partition's position belongs to this stream. The sequences in its tables then do, too.
+    `continued`: True if the sequences that the database stores for this partition are sequences of the present stream
+    in NATS. False if that stream was created again, or was restored to an earlier state.
     """
 
     partition: Partition
@@ -99,11 +100,12 @@ async def read_stretch(
 ) -> AsyncIterator[tuple[CopiedKind, list[bytes]]]:
     """Yield the reports of a stretch in batches of one kind. See the module for their order.
 
-    Commands are stored among the outcomes. They are yielded in batches of the kind "command". Raise Transient if the
-    broker stops returning reports before the end of the stretch.
+    In NATS, commands are stored among the outcomes. Here they are yielded in batches of their own, of the kind
+    "command". Raise Transient if the broker stops returning reports before the end of the stretch.
 
-    `in_progress`: the partition's commands in progress, in order. They are yielded again at their places among the
-    discoveries, so that a restore knows these places.
+    `in_progress`: the commands that the partition's owner has accepted and not finished, in order. The stretch does not
+    contain them, because an accepted command is read already. If `stretch.continued`, they are yielded in addition.
+    Each comes after the discoveries that were sent before it, so that a restore knows its place among them.
     """
     commands = command(stretch.partition)
     async with (
@@ -245,9 +247,10 @@ async def publish_items(broker: Broker, name: str, batches: Iterable[list[bytes]
 async def publish_reports(
     broker: Broker, name: str, batches: Iterable[tuple[int, CopiedKind, list[bytes]]]
 ) -> tuple[int, Mapping[tuple[int, str], int]]:
-    """Publish all reports in order.
+    """Publish all reports in order. Return the number of reports, and where NATS stored the commands.
 
-    Return their number, and for the partition and id of each command the first sequence at which it is stored now.
+    The second value has the key (partition, id of the command) for each command. The value of the key is the sequence
+    of the command's message. If the command was published twice, it is the sequence of the first message.
 
     - `batches`: tuples of a partition, a kind, and the reports of both.
     - `name`: a name of the backup, with which each message id begins. A repeated restore uses the same ids. So NATS

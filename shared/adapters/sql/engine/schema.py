@@ -294,10 +294,10 @@ fetches = Table(
     Column("recrawl", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""One row for each URL that was tried. The row describes one of the fetches of the URL.
+"""One row for each URL that was tried. The row describes the latest fetch that stored a page, else the latest fetch.
 
-- `page`: True if the URL is an indexed page. The row then describes the fetch that got this page, even if a later
-  fetch failed. So it does with the `reason` noindex or unavailable_after. Otherwise it describes the latest fetch.
+- `page`: True if the described fetch stored a page that lists may show. False if it stored no page, or if the
+  page's robots directive keeps the page out of lists. For such a page, `reason` is noindex or unavailable_after.
 - `history`: the other fetches of the URL as short text: time, status and reason of each, newest first.
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.

@@ -71,13 +71,16 @@ _SOME = f"SELECT fingerprint FROM {{}} WHERE {_OF_HOST} AND {BEHIND} ORDER BY fi
 
 
 def _retry_statements(which: str, dialect: str, stored: str) -> tuple[TextClause, TextClause]:
-    """Return two SQL statements that queue failed URLs again. Both read the next `:step` URLs of one host.
+    """Return two SQL statements: the first counts failed URLs, the second queues the same URLs again.
 
-    - The first statement counts the URLs to queue, grouped by the reason of their failure. One more group, with the
-      reason NULL, counts the other URLs. So the sum of the groups is the number of URLs that were read.
-    - The second statement queues the URLs to queue. Of these, stored pages and sitemaps wait, and are due at once.
+    Both statements read the next `:step` URLs of one host.
 
-    `which`: the SQL condition that selects the URLs to queue. `stored`: the one for stored pages and sitemaps.
+    - The first statement returns one row for each reason of failure, with the number of failed URLs (`n`). One more
+      row, with the reason NULL, counts the URLs that are not queued again. The sum of `n` is the number of URLs read.
+    - The second statement gives a failed URL the state QUEUED. If the URL is a stored page or sitemap, the state is
+      WAITING instead, with a due time of now.
+
+    `which`: the SQL condition for the failed URLs to queue again. `stored`: that for stored pages and sitemaps.
     """
     return text(
         f"SELECT CASE WHEN {which} THEN coalesce(reason, '') END AS reason, count(*) AS n, count(*) FILTER"
@@ -320,9 +323,10 @@ def _hosts(connection: Connection, command: CommandRun, first: int) -> Sequence[
 def _retry(connection: Connection, kind: CommandKind, command: CommandRun, now_ms: int) -> int | None:
     """Queue one chunk of the failed URLs that `kind` selects. Return where the next chunk begins, None at the end.
 
-    In a crawl that fetches stored pages again, those that failed while they waited for this are due at once. Their next
-    requests have no validators, because a page may have been found nearer since it failed: then its links must be read.
+    In a crawl that fetches stored pages again, a failed URL may be a stored page or sitemap whose later fetch failed.
+    Such a URL becomes due at once. Its next request has no validators (ETag, Last-Modified), so that the body comes.
     """
+    # A page may have been found at a smaller depth since it failed. Then its links must be read, which needs the body.
     recrawled = used_recrawl(connection, command.crawl_id) is not None
     count, queue = _RETRY[kind, connection.dialect.name, recrawled]
     first, mark = place_of(command.after)

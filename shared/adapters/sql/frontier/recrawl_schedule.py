@@ -113,10 +113,11 @@ def schedule(connection: Connection, command: CommandRun) -> int | None:
 
 
 def _rules(connection: Connection, command: CommandRun) -> CompiledRecrawl | None:
-    """Return the rules for the due times of done pages. None: pages that wait for their next fetch become done.
+    """Return the rules by which done pages get due times. Return None if no page is to be fetched again.
 
-    The command's `every_ms` decides that, with 0 for None. The rules are those of the crawl's present spec. If that
-    fetches each page once, or this version cannot read it, each page waits `every_ms`.
+    - The command's argument `every_ms` is 0: return None. Pages that wait for their next fetch then become done.
+    - Otherwise: return the rules of the crawl's present spec. If the present spec fetches each page once, or this
+      version of orb cannot read the spec, return one rule for all pages: the next fetch is due after `every_ms`.
     """
     every_ms = int(str(command.args["every_ms"]))
     if not every_ms:
@@ -141,10 +142,13 @@ def used_recrawl(connection: Connection, crawl_id: CrawlId) -> Recrawl | None:
 def _begin(
     connection: Connection, keys: dict[str, Any], host: str, rules: CompiledRecrawl
 ) -> tuple[int, dict[str, int]]:
-    """Give the done pages and sitemaps in one step, a range of URLs of `host`, the due times of their next fetches.
+    """Make done pages and sitemaps of `host` wait for their next fetch. `keys` selects a range of the host's URLs.
 
-    A page is due after the least time of its rule, from its last fetch or comparison on. A page whose rule has the
-    policy `never` stays done. Return how many wait now, and what to add to the crawl's other counters.
+    A page becomes due when the least interval of its rule has passed since the page was last compared with its stored
+    version. Without a comparison, the interval begins at the fetch that stored the page. A page whose rule has the
+    policy `never` stays done.
+
+    Return the number of URLs that wait now, and what to add to counters of the crawl other than `queued` and `done`.
     """
     place = (keys["crawl_id"], keys["host_id"])
     due: list[tuple[Any, ...]] = []

@@ -1,9 +1,11 @@
-"""Leases of pages that are fetched again, and the writes of their outcomes, inside an owner's transaction.
+"""Leases stored pages that are fetched again, and writes the outcomes of these fetches, in an owner's transaction.
 
-Nothing here writes for a crawl that fetches each page once, but for `PagesAgain`.
+A stored page waits until the due time of its next fetch. If more of its links may be in scope than at its last fetch,
+the page becomes due at once (`make_due`). The page then has two flags (DUE_AT_ONCE):
 
-A page is due at once if more of its links may be in scope than at its last fetch. It waits as one whose next fetch is
-due, so it needs no budget. It also waits as a retry, so that a refresh that began before fetches it.
+- REVISIT marks a page that is stored already. So the new fetch uses no page of the crawl's budget.
+- RETRY marks a retry. A running refresh fetches only pages that were due when the refresh began, but it fetches every
+  retry. So the refresh fetches this page, too.
 """
 
 from collections import defaultdict
