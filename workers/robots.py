@@ -52,8 +52,7 @@ log = structlog.get_logger(__name__)
 
 Send = Callable[[FetchRequest, float], Awaitable[Answer | FetchFailed | None]]
 """A function that sends one request as soon as the host's delay permits, but not before the given time (Clock.elapsed).
-It returns None if the visit must end instead.
-"""
+It returns None if the visit must end instead."""
 
 CACHE_BYTES: Final = 32 << 20
 
@@ -64,7 +63,8 @@ RENEWED_AT: Final = 0.8
 """The share of its lifetime after which a robots.txt is renewed. If that fails, the next attempt is 300 s later."""
 
 MAX_REDIRECTS_KEPT: Final = 10_000
-"""The maximum of origins whose robots.txt is requested by a later visit at a redirect's target."""
+"""The maximum number of origins for which the cache keeps an open redirect of robots.txt: one that a visit received but
+could not follow before its end. The next visit of the origin follows the redirect."""
 
 _ENTRY_BYTES: Final = 2_000
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
@@ -108,9 +108,10 @@ class Robots(Struct, frozen=True):
 
 
 class _KeptRobots(Struct):
-    """A robots.txt in the cache. From `renewed_from_ms` (Unix ms) on, a visit fetches it again.
+    """The robots.txt of an origin in the cache, or the failure to fetch it (`robots.failure`).
 
-    `postponed`: the next visit of the origin uses the failure without a request (`RobotsCache.postpone`).
+    - `renewed_from_ms`: from this time on (Unix ms), a visit renews a robots.txt that is not a failure.
+    - `postponed`: True if the next visit uses the failure as its result, instead of requesting robots.txt again.
     """
 
     record: RobotsRecord
@@ -148,10 +149,9 @@ class RobotsCache:
         self._free_at: dict[str, float] = {}
 
     async def of(self, origin: str, crawl: VisitCrawl, send: Send, delay_s: float) -> Robots | None:
-        """Return the robots.txt rules of `origin`, parsed for the crawl's product token.
+        """Return the robots.txt rules of `origin`, parsed for the crawl's product token. `delay_s`: the host's delay.
 
-        If robots.txt must be fetched, call `send` for each request. Return None if `send` returned None. `delay_s`: the
-        host's delay.
+        If robots.txt must be fetched, call `send` for each request. Return None if `send` returned None.
         """
         robots = await self._known(origin, crawl, send, delay_s)
         return None if robots is None else await _parsed(robots, crawl.token)
@@ -168,7 +168,11 @@ class RobotsCache:
         return None if shared is None else _understood(shared)
 
     def postpone(self, origin: str) -> bool:
-        """Let the next visit of `origin` use this failure. Return False if no visit used the one postponed before."""
+        """Let the next visit of `origin` use the cached failure of robots.txt, instead of requesting robots.txt again.
+
+        Return False if no failure is cached, or if one was postponed before and no visit has used it since. In the
+        second case, the visits may go to another worker.
+        """
         kept = self._kept.get(origin)
         if kept is None or not kept.robots.failure:
             return False
@@ -257,8 +261,7 @@ class RobotsCache:
         while moved.hops <= MAX_ROBOTS_HOPS:
             place, at, asked_ms = moved.to, origin_of(moved.to), self._clock.unix_ms()
             elsewhere = at != origin and place == f"{at}/robots.txt"
-            # Nothing else is waited for under this lock. So visits cannot block each other whose robots.txt redirect
-            # to each other.
+            # Nothing else is waited for under this lock: robots.txt that redirect to each other cause no deadlock.
             async with _lock_of(self._requests, at):
                 if elsewhere and (known := await self._known_elsewhere(at, asked_ms)) is not None:
                     return known, -1
@@ -282,10 +285,7 @@ class RobotsCache:
         self._moved[origin] = replace(moved, until_ms=self._clock.unix_ms() + valid_s * 1000)
 
     def _rest(self, origin: str, delay_s: float) -> None:
-        """Allow the next redirected request to `origin` only after `delay_s` seconds.
-
-        A redirected request is sent because a robots.txt redirects to its URL. No other request is delayed.
-        """
+        """Let `delay_s` seconds pass before the next request to `origin` that follows a redirect of robots.txt."""
         now = self._clock.elapsed()
         resting = {at: free_at for at, free_at in self._free_at.items() if free_at > now}
         self._free_at = resting | {origin: now + delay_s}

@@ -246,16 +246,20 @@ def _item_bytes(page: SettledUrl) -> int:
 
 
 class VisitOrigins:
-    """The robots.txt of each origin of a visit's host, and which of these origins fail alone.
+    """The robots.txt of each origin of a visit's host, to report a failure of only one origin or of the whole host.
 
-    http and https on their default ports are two origins of one host. If the robots.txt of one is unreachable, the
-    whole host may be down. If a usable response of another origin of the host comes later in the visit, the origin
-    fails alone. Its URLs then fail instead of the host. A response 429 or 5xx, or a redirect to the failing origin, is
-    not usable.
+    A host may have two origins: http and https on their default ports. Example: the visit cannot connect to the http
+    origin for its robots.txt. What the visit reports depends on the https origin:
 
-    An origin whose robots.txt is a response, such as a 429, never fails alone: the host answers and asks for a pause.
+    - It gives a usable response later in the visit: the http origin fails alone. Only the URLs of this origin fail.
+    - It gives none: the visit reports a failure of the host.
 
-    `robots`: the robots.txt that the visit has, by origin.
+    A response is not usable if its status is 429 or 5xx, or if it redirects to the failing origin.
+
+    If the request for robots.txt got a status such as 429 or 503, the origin never fails alone. The host answers and
+    asks for a pause.
+
+    `robots`: the robots.txt of each origin that the visit needed.
     """
 
     __slots__ = ("_alone", "_host", "_postponed", "robots")
@@ -292,11 +296,16 @@ class VisitOrigins:
         return self.robots[origin] if origin in self._alone else None
 
     async def decide(self, left: Iterable[ShardUrl], crawl: VisitCrawl, cache: RobotsCache, send: Send) -> None:
-        """Find out if the undecided origins fail alone: request robots.txt of another origin of the host, by `send`.
+        """Find out if a failing origin fails alone: request robots.txt from the host's other origin, by `send`.
 
-        Request it only from an origin that gave it before, or that has URLs in `left`, the URLs without an outcome. If
-        the delay is too long for this visit, the next one decides, and this visit does not report the failure. If that
-        next visit went to another worker, the next one here reports the failure.
+        The other origin must have given its robots.txt before, or have URLs in `left` (the URLs without an outcome).
+        Otherwise nothing is requested.
+
+        `send` returns None if the visit must end before the request, such as for a long host delay. Then:
+
+        - Normally, this visit does not report the failure. The next visit of this worker decides.
+        - If an earlier visit already left the decision to the next one, and that one went to another worker, this visit
+          reports the failure.
         """
         named = {origin_of(entry.url) for entry in left}
         for origin in filter(self.silent, self.undecided()):
@@ -310,9 +319,10 @@ class VisitOrigins:
                 break
 
     def note(self, crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
-        """Return what the visit reports about its host, with the failure of an origin that does not fail alone.
+        """Return what the visit reports about its host. This includes the failure of robots.txt, if there is one.
 
-        The failure of a status comes first, since it may have a Retry-After.
+        A failure is left out if its origin fails alone, or if the next visit decides about it (`decide`). If two
+        failures remain, report the one with an HTTP status, since its response may have a Retry-After.
 
         - `crawl_delay_ms`: -1 if robots.txt sets no delay.
         - `latency_ms` and `ip`: those of the last response.

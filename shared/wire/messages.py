@@ -188,10 +188,10 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt asks for (-1: none).
+    """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt requires (-1: none).
 
-    `failure` (in words `detail`) says why robots.txt is unreachable, such as `robots_dns` or `robots_http_503`. It is
-    empty if robots.txt was read, and if only one origin fails: then the outcomes of its URLs have the reason.
+    `failure` (in words: `detail`): why the host's robots.txt is unreachable, such as `robots_dns`. Empty: no failure.
+    If only http or only https fails, `failure` is empty too: the outcomes of that origin's URLs have the reason.
     """
 
     crawl_delay_ms: int = -1

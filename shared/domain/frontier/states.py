@@ -123,9 +123,11 @@ RETRY: Final = 16
 """Flag of a queued URL that failed and gets a retry, due or not. It counts in the counter `retries`."""
 
 DUE_AT_ONCE: Final = REVISIT | RETRY
-"""Flags of a stored page that must be fetched once more now, for example because more of its links may be in scope.
+"""The two flags of a stored page that is fetched again now, for example because more of its links may be in scope.
 
-As a REVISIT it uses no budget. As a RETRY it is fetched by a refresh that began before."""
+- REVISIT: the fetch uses no budget.
+- RETRY: a running refresh fetches the page too. Without RETRY, a refresh fetches only pages that were due at its start.
+"""
 
 IS_REQUISITE: Final = UrlKind.REQUISITE << _KIND_SHIFT
 """Flag of a requisite. A queued URL with it counts in the counter `requisites`, and its rank is negative."""

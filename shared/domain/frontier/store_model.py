@@ -284,10 +284,10 @@ class Changes(Struct):
     - `stream_replaced`: give all commands in progress the sequence 0, before all reports of the stream.
     - `marks`: the number of each crawl's newest command in progress. The transaction writes this number into the rows
       of URLs that it writes. A command skips rows that have its own number or a higher one.
-    - `losses_to_replace`: new fetches of URLs that have the flag LOSSES_COUNTED. The crawl's counts include what an
-      earlier fetch of the URL left out (its losses), such as 5 excluded links. The transaction subtracts the old losses
-      and adds those of the new fetch. Exception: a page is stored for the URL, and the new fetch failed. The page is
-      kept, so its losses stay in the counts, and those of the failed fetch are not added.
+    - `losses_to_replace`: new fetches of URLs with the flag LOSSES_COUNTED. Losses are what a fetch left out, such as
+      excluded links. The crawl counts only the losses of a URL's newest fetch. If the earlier fetch excluded 5 links
+      and the new one 3, the crawl's count falls by 2. Exception: an earlier fetch stored a page, and the new one did
+      not. The crawl's counts then stay the same.
     - `page_changes`: entries for the log of changes, made at `at_ms`.
     - `signals`: for each queue, how reliable the dates in the host's sitemaps are now (an encoded HostSignals).
     """

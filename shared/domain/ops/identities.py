@@ -83,9 +83,9 @@ def refusal(kept: ApiKey, peer: Peer, now_ms: int) -> IdentityRefusal | None:
 
 
 def within(address: str | None, networks: Iterable[str]) -> bool:
-    """Return True if an address is in one of the networks. An unknown or unreadable address is in none.
+    """Return True if `address` is in one of `networks`. Return False if `address` is None or no IP address.
 
-    A text that is no network contains no address. So a key that was stored with one is refused, not an error.
+    A text in `networks` that is not a valid network is ignored. It raises no error.
     """
     found = address_of(address)
     return found is not None and any(_contains(network, found) for network in networks)

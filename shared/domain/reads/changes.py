@@ -13,13 +13,16 @@ from shared.domain.ids import MAX_PARTITIONS, Fingerprint, HostId
 
 
 class ChangePlace(NamedTuple):
-    """A position in the log of changes: the time, partition and number of a row, and the index of an entry in it.
+    """A position in the log of changes, which clients send in cursors.
 
-    With only `at_ms` given, the position is before all entries of that time. Clients send positions in cursors, and the
-    database holds no larger partition.
+    - `at_ms`, `partition` and `number`: the row of the log.
+    - `entry`: the index of one entry in that row.
+
+    `ChangePlace(at_ms)` is before all entries of that time.
     """
 
     at_ms: int
+    # A client may send any number in a cursor, but the database has no larger partition.
     partition: Annotated[int, Meta(lt=MAX_PARTITIONS)] = -1
     number: int = -1
     entry: int = -1

@@ -22,8 +22,10 @@ UNREACHABLE_LIFETIME_S: Final = 300.0
 """Seconds after which an unreachable robots.txt is requested again. The host's back-off may make it longer."""
 
 DELAYS_KEPT: Final = 2
+"""The lifetime of a robots.txt is at least this many host delays (`outliving_delay`)."""
+
 BEYOND_DELAY_S: Final = 3_600.0
-"""DELAYS_KEPT and BEYOND_DELAY_S give the lifetime of robots.txt on a host with a long delay (`outliving_delay`)."""
+"""Seconds that a robots.txt stays valid beyond a very long host delay. With a delay of 24 h, the lifetime is 25 h."""
 
 MAX_STALE_S: Final = 86_400.0
 """While a site's robots.txt is unreachable, an old copy is used for this many seconds beyond its lifetime."""
@@ -242,11 +244,16 @@ def with_cached(new: RobotsRecord, old: RobotsRecord | None) -> RobotsRecord:
 
 
 def outliving_delay(record: RobotsRecord, delay_s: float) -> RobotsRecord:
-    """Return the record with a lifetime of DELAYS_KEPT host delays, if that is longer than its present lifetime.
+    """Return the record with a lifetime longer than the host's delay, so that robots.txt is valid at the next request.
 
-    So robots.txt does not expire while a visit waits for the delay, and a page is requested before robots.txt is
-    requested again. The lifetime is at most MAX_LIFETIME_S, or BEYOND_DELAY_S more than the delay if that is longer. A
-    copy of an old robots.txt ends at `stale_until_ms` at the latest.
+    The lifetime is never shortened. Examples for a record with a lifetime of 5 minutes:
+
+    - A delay of 10 s: the lifetime stays 5 minutes.
+    - A delay of 1 h: the lifetime becomes 2 h (DELAYS_KEPT delays).
+    - A delay of 20 h: the lifetime becomes 24 h (MAX_LIFETIME_S).
+    - A delay of 24 h: the lifetime becomes 25 h (the delay and BEYOND_DELAY_S).
+
+    A record with `stale_until_ms` is an old copy of robots.txt. Its lifetime is not extended beyond that time.
     """
     lifetime_s = min(DELAYS_KEPT * delay_s, max(MAX_LIFETIME_S, delay_s + BEYOND_DELAY_S))
     if record.stale_until_ms:

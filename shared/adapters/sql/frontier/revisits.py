@@ -263,9 +263,14 @@ def make_due(connection: Connection, keys: Iterable[_Key], now_ms: int) -> None:
 
 
 class PagesAgain:
-    """Collects the known pages that a batch of discoveries queues again, and writes what differs from new URLs.
+    """Queues known pages again after a batch of discoveries, for example if a shorter way to a page was found.
 
-    `recrawled`: the crawls that fetch stored pages again.
+    Call `add` for each page and then `write` once. There are two cases:
+
+    - The page counts in the budget, and its crawl fetches pages repeatedly: `write` makes the page due at once.
+    - Otherwise: the caller queues the page as a new URL. `write` only corrects the number of waiting pages.
+
+    `recrawled`: the crawls that fetch pages repeatedly.
     """
 
     __slots__ = ("_due", "_moved", "_recrawled", "_waiting")
@@ -279,10 +284,12 @@ class PagesAgain:
     def add(
         self, key: _Key, flags: int, deltas: dict[str, int], queued: dict[tuple[CrawlId, HostId], int], *, stored: bool
     ) -> None:
-        """Queue a known page again. Add to `deltas` (counters) and to `queued` (URLs by queue) what changes.
+        """Record a known page that is queued again. Correct the caller's counts for the page.
 
-        - `flags`: its flags so far.
-        - `stored`: True if the page waits for its next fetch, False if it is done.
+        - `flags`: the flags of the page before.
+        - `deltas`: what the caller adds to the counters of the crawl, such as `done`.
+        - `queued`: what the caller adds to the number of queued URLs of each queue.
+        - `stored`: the state of the page before. True: the page waited for its next fetch. False: the page was done.
         """
         crawl_id, host_id, _ = key
         if stored:
@@ -299,7 +306,10 @@ class PagesAgain:
             self._moved[crawl_id, host_id] += stored
 
     def write(self, connection: Connection, result: DiscoveryResult, now_ms: int) -> None:
-        """Write the collected changes, after the URLs' rows were queued. Add the new due times to `result`."""
+        """Write the changes of all added pages. Call this after the rows of the pages were written as queued.
+
+        If a queue has more waiting pages now, enter its new due time in `result.due`.
+        """
         make_due(connection, self._due, now_ms)
         for (crawl_id, host_id), n in sorted(self._waiting.items()):
             keys = {"crawl_id": crawl_id, "host_id": host_id, "waiting": n, "due_ms": now_ms}
