@@ -214,8 +214,8 @@ def _new(row: CrawlRow, spec: CrawlSpec) -> DispatchCrawl:
 def _refused(row: CrawlRow, spec: CrawlSpec) -> str | None:
     """Return why workers cannot use the spec: it has a pattern that they refuse, or it is too large to be published.
 
-    Return None if they can use it. A crawl with such a reason must not be dispatched. A refused pattern is logged here,
-    a spec that is too large by the leader.
+    Return None if they can use it. A crawl with such a reason must not be dispatched. Here only a refused pattern is
+    logged. The field `blocking_reason` of the API shows both.
     """
     reason = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     if reason is not None:

@@ -84,7 +84,7 @@ class Code:
                 if idle_s:
                     time.sleep(_SETTLE_S)  # what a start leaves to do is not idle
                     before, begun = used(command), time.monotonic()
-                    time.sleep(idle_s)
+                    time.sleep(idle_s)  # the time that is measured
                     share = (used(command) - before) / (time.monotonic() - begun)
             finally:
                 process.send_signal(signal.SIGINT)

@@ -81,10 +81,10 @@ class AtWork:
     async def applied(self) -> None:
         """Wait until all that is stored is applied, and the master has looked what it may purge."""
         last = await self.broker.last_report(PARTITION, "discovery")
-        while (await self.store.positions())[PARTITION].discovery_seq < last:  # noqa: ASYNC110  owners tell nobody
+        while (await self.store.positions())[PARTITION].discovery_seq < last:  # noqa: ASYNC110  owners have no event for it
             await asyncio.sleep(0.01)
         looks = self.store.looks
-        while self.store.looks < looks + 3 and await self.broker.pending_reports():  # noqa: ASYNC110  owners tell nobody
+        while self.store.looks < looks + 3 and await self.broker.pending_reports():  # noqa: ASYNC110  owners have no event for it
             await asyncio.sleep(0.01)
 
 
@@ -113,7 +113,7 @@ async def at_work(folder: Path, server: BrokerServer) -> AsyncIterator[AtWork]:
         )  # fmt: skip
         try:
             us = AtWork(store, broker, settings)
-            while not await us.store.worked_on() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110  owners tell nobody
+            while not await us.store.worked_on() or not (await us.store.positions())[PARTITION].discovery_seq:  # noqa: ASYNC110  owners have no event for it
                 await asyncio.sleep(0.01)
             await us.applied()
             yield us
@@ -168,7 +168,7 @@ def test_reports_applied_between_snapshot_and_copy_are_in_backup(
             links = [decode_discoveries(data).origins[0].links[0].url for data in copied]
             assert links == [f"http://a.test/{n}" for n in range(1, 4)]
             await us.applied()
-            while await us.broker.pending_reports():  # noqa: ASYNC110  owners tell nobody
+            while await us.broker.pending_reports():  # noqa: ASYNC110  owners have no event for it
                 await asyncio.sleep(0.01)  # the hold is gone with the backup
 
     run(story)
@@ -347,7 +347,7 @@ def test_items_not_yet_in_table_are_in_backup_and_restored(
             async def sent(n: int) -> None:
                 await fetched(us.store.executor, CrawlId(1), page(n))
                 sequence = await us.broker.publish_items(CrawlId(1), message(n), f"i{n}")
-                while (await table.position()).sequence < sequence:  # noqa: ASYNC110  the table tells nobody
+                while (await table.position()).sequence < sequence:  # noqa: ASYNC110  the table has no event for it
                     await asyncio.sleep(0.01)
 
             async def late(broker: Broker, positions: Mapping[Partition, Position]) -> list[Stretch]:
@@ -382,7 +382,7 @@ def test_deletion_of_backup_ends_seeds_before_it_and_no_later_ones(
     apply = Ingest.discoveries
 
     async def behind(ingest: Ingest, reports: Sequence[Delivered]) -> None:
-        while not len(ingest._own.commands):  # noqa: ASYNC110  owners tell nobody
+        while not len(ingest._own.commands):  # noqa: ASYNC110  owners have no event for it
             await asyncio.sleep(0.01)
         await apply(ingest, reports)
 
@@ -429,7 +429,7 @@ def test_deletion_of_backup_ends_seeds_before_it_and_no_later_ones(
         monkeypatch.setattr(Ingest, "discoveries", behind)
         async with at_work(folder, other) as us:
             query = f"SELECT url, reason FROM {URLS} u WHERE EXISTS (SELECT 1 FROM commands WHERE id = 'c1')"
-            while not (rows := await us.store.executor.read(lambda c: c.exec_driver_sql(query).all())):  # noqa: ASYNC110
+            while not (rows := await us.store.executor.read(lambda c: c.exec_driver_sql(query).all())):  # noqa: ASYNC110  as above
                 await asyncio.sleep(0.01)
         ends = {"http://a.test/": SEED_DELETED, "http://a.test/1": SEED_DELETED, "http://a.test/2": None}
         assert dict(map(tuple, rows)) == ends

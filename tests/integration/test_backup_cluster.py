@@ -96,7 +96,7 @@ async def owned(folder: Path, broker: NatsBroker) -> AsyncIterator[SqliteStore]:
         stop = asyncio.Event()
         running = tasks.start("master", master.run(stop, grace_s=0))
         try:
-            while not await store.worked_on():  # noqa: ASYNC110  owners tell nobody
+            while not await store.worked_on():  # noqa: ASYNC110  owners have no event for it
                 await asyncio.sleep(0.01)
             yield store
         finally:

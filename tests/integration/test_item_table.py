@@ -335,7 +335,7 @@ def test_a_broker_and_writer_that_die_lose_nothing(tmp_path: Path, server: Broke
                         await asyncio.sleep(0.05)
             await s.until(lambda: s.items() == 6)
             async with asyncio.timeout(30):
-                while not await writer.is_complete(CrawlId(1)):  # noqa: ASYNC110
+                while not await writer.is_complete(CrawlId(1)):  # noqa: ASYNC110  the writer has no event for it
                     await asyncio.sleep(0.05)
 
     asyncio.run(story())
