@@ -128,6 +128,11 @@ def _message(
     return mark, tuple(links), refused
 
 
+def has_seeds(batch: DiscoveryTransaction) -> bool:
+    """Return True if a message of the batch has seeds. A message has either seeds, or links of pages."""
+    return any(links and not links[0].via_host for _, links, _ in batch.messages)
+
+
 def links_to_judge(batch: DiscoveryTransaction, crawls: DispatchCrawls) -> Mapping[int, DispatchCrawl]:
     """Return which messages of the batch must be checked against the present scope of their crawl.
 

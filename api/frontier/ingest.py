@@ -17,7 +17,7 @@ import structlog
 from msgspec.structs import replace
 
 from api.frontier.dead_letters import letter_of, refused
-from api.frontier.discoveries import gather, judged, links_to_judge, with_priorities
+from api.frontier.discoveries import gather, has_seeds, judged, links_to_judge, with_priorities
 from api.frontier.outcome_batch import OutcomeBatch
 from api.frontier.stats import TransactionKind
 from api.frontier.writer import PartitionWriter
@@ -154,11 +154,20 @@ class Ingest:
     async def _discoveries(self, reports: Sequence[Delivered]) -> None:
         """Apply discoveries in one transaction.
 
-        If they can never be written together, bisect them until only the reports at fault remain. These become dead
-        letters.
+        If they have seeds, first wait until all earlier commands are accepted. An earlier deletion of seeds must not
+        delete them. If commands were accepted meanwhile, split the reports again.
+
+        If the reports can never be written together, bisect them until only the reports at fault remain. These become
+        dead letters.
         """
         own = self._own
         batch = gather(reports, own.partition, own.settings.partitions, own.crawls.exclusions)
+        if has_seeds(batch):
+            commands = own.commands.sequences()
+            await self._accepted_before(reports[-1])
+            if own.commands.sequences() != commands:
+                await self.discoveries(reports)
+                return
         try:
             result = await until_resource_available(partial(self._discover, reports[-1], batch))
         except Permanent as error:
@@ -175,6 +184,20 @@ class Ingest:
             log.error("reports.lost", partition=own.partition, gaps=result.gaps)
         for letter in batch.dead_letters:
             log.warning("report.rejected", partition=own.partition, evidence=letter.evidence)
+
+    async def _accepted_before(self, report: Delivered) -> None:
+        """Wait until all commands that are before `report` in the stream are accepted, by the task for outcomes."""
+        own = self._own
+        while own.position.outcome_seq < report.sequence:
+            seen = own.moved.revision
+            try:
+                last = await self._broker.last_command(own.partition)
+            except Transient as error:
+                await self._wait_for_broker("discovery", error)
+                continue
+            if own.position.outcome_seq >= min(last, report.sequence):
+                return
+            await own.moved.changed(seen, own.settings.sweep_interval_s)
 
     async def _discover(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
         """Write a batch of discoveries in one transaction, which moves the position past the report `last`."""

@@ -214,6 +214,9 @@ class Broker(Protocol):
         Commands count as outcomes. Purged reports do not count.
         """
 
+    async def last_command(self, partition: Partition) -> int:
+        """Return the sequence of the newest stored command to the partition's owner, or 0 if none is stored."""
+
     async def continues(self, sequence: int, at_ns: int, stream: TimedStream = "reports") -> bool:
         """Return True if the stream of reports, or of items, has not been replaced since `at_ns` (Unix ns).
 

@@ -1,7 +1,7 @@
 """Commands that take many transactions: taken over, overtaken, and in order with outcomes that come meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -10,6 +10,7 @@ from api.frontier.ingest import Ingest
 from shared.domain.frontier.commands import SEED_DELETED, CommandKind
 from shared.domain.frontier.states import UrlState
 from shared.domain.web.url import fingerprint
+from shared.ports.broker import Delivered
 from tests.support.simulation.cluster import Cluster
 from tests.support.simulation.manual_worker import ManualWorker, Start
 
@@ -135,6 +136,31 @@ def test_seed_given_back_or_added_behind_a_deletion_stays(start: Start) -> None:
     ended = {each for each, end in states.items() if end == (EXCLUDED, SEED_DELETED)}
     assert ended == set(map(url, range(15))) - set(out)
     assert added in states
+    cluster.assert_kept()
+
+
+def test_seed_added_behind_a_deletion_that_is_not_read_yet_stays(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seeds of one batch are before and behind the deletion, and the owner is behind with outcomes."""
+    cluster, hand = start(N)
+    cluster.judge.taken_back[cluster.crawl_id] = {*map(url, range(N)), url(50)}
+    held, apply = asyncio.Event(), Ingest.outcomes
+
+    async def later(self: Ingest, reports: Sequence[Delivered]) -> None:
+        await held.wait()
+        await apply(self, reports)
+
+    monkeypatch.setattr(Ingest, "outcomes", later)
+    hand.publish("discovery", hand.discoveries(cluster.crawl_id, {url(50): 0}))
+    cluster.command(CommandKind.DELETE_SEEDS, all=True, places=[])
+    hand.publish("discovery", hand.discoveries(cluster.crawl_id, {url(51): 0}))
+    cluster.world.run_for(5.0)
+    assert applied(cluster) == []
+    held.set()
+    cluster.world.run_for(5.0)
+    assert applied(cluster) == ["delete_seeds"]
+    states = hand.states()
+    assert states[url(50)] == (EXCLUDED, SEED_DELETED)
+    assert states[url(51)][0] in (QUEUED, LEASED)
     cluster.assert_kept()
 
 

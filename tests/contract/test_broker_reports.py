@@ -122,8 +122,10 @@ def test_commands_are_read_and_purged_with_outcomes_in_order(server: BrokerServe
             for number in range(0, 6, 2):
                 await broker.publish_report(P, "outcome", b"%d" % number, f"o{number}")
                 assert await broker.last_report(P, "outcome") == number + 1
+                assert await broker.last_command(P) == number
                 await broker.publish_command(P, b"%d" % (number + 1), f"c{number}")
                 assert await broker.last_report(P, "outcome") == number + 2
+                assert await broker.last_command(P) == number + 2
             await broker.publish_command(Partition(30), b"-1", "elsewhere")
             assert await broker.last_report(P, "discovery") == 0
             reader = await broker.read_reports(P, "outcome", 1)

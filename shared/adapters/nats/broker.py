@@ -180,6 +180,10 @@ class NatsBroker:
         found = await asyncio.gather(*(self._report({"last_by_subj": subject}) for subject in which))
         return max((int(report["seq"]) for report in found if report is not None), default=0)
 
+    async def last_command(self, partition: Partition) -> int:
+        found = await self._report({"last_by_subj": subjects.command(partition)})
+        return 0 if found is None else int(found["seq"])
+
     async def report_at(self, sequence: int) -> int | None:
         report = await self._report({"seq": sequence}) if sequence > 0 else None
         return None if report is None else unix_ns(report["time"])

@@ -324,6 +324,9 @@ class _Client:
     async def last_report(self, partition: Partition, kind: ReportKind) -> int:
         return await self.io("reports.last", lambda: self.server.last(subjects.reports(partition, kind)))
 
+    async def last_command(self, partition: Partition) -> int:
+        return await self.io("commands.last", lambda: self.server.last((subjects.command(partition),)))
+
     async def continues(self, sequence: int, at_ns: int, stream: str = "reports") -> bool:
         return await self.io("reports.at", lambda: self.server.continues(sequence, at_ns))
 
