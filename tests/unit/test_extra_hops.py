@@ -121,6 +121,21 @@ def test_changed_scope_counts_hops_of_found_urls_anew() -> None:
     assert found(spec(1), B, A, kind_flags(UrlKind.LISTED)) == "other_host", "only links of pages lead beyond"
 
 
+def test_changed_scope_keeps_links_from_beyond_to_hosts_of_seeds() -> None:
+    of = CrawlSpec(seeds=(Seed(url=A), Seed(url=B)), scope=Scope(extra_hops=1, max_depth=1))
+    at_c = "http://c.example/"
+    assert beyond(of, B + "x", at_c, extra=1) == 0, "the worker's verdict at the page on c"
+    assert found(of, B + "x", at_c, 0) == 0
+    assert found(of, "http://d.example/", at_c, 0) == 1
+    assert found(CrawlSpec(seeds=of.seeds, scope=Scope(extra_hops=1, exclude=("/x$",))), B + "x", at_c, 0) != 0
+
+
+def test_changed_scope_keeps_redirects_of_listed_pages_to_beyond() -> None:
+    listed = with_extra_hops(kind_flags(UrlKind.LISTED), 1)
+    assert found(spec(1), B, A, listed, hops=1) == 1
+    assert found(spec(0), B, A, listed, hops=1) == "other_host"
+
+
 def test_scopes_with_hops_and_other_seeds_are_different_scopes() -> None:
     other = CrawlSpec(seeds=(Seed(url=B),), scope=Scope(extra_hops=1))
     assert not same_scope(spec(1), other)

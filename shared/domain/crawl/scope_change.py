@@ -5,6 +5,7 @@ led to it. No page led to a seed, so only schemes, length and exclude patterns a
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -107,7 +108,8 @@ def found_beyond(
     """Return the rule of `scope` that excludes a stored URL. If no rule does, return the URL's number of extra hops.
 
     An extra hop is a link that leads out of the scope, or on from there. The result is 0 if the URL is in scope. Seeds,
-    sitemaps, feeds and the pages that sitemaps and feeds list never have extra hops.
+    sitemaps, feeds and the pages that sitemaps and feeds list never have extra hops. A redirect of a listed page may
+    have.
 
     - `depth`, `flags`: the depth and the flags that are stored in the URL's row.
     - `hops`: the stored number of redirects in a row that led to the URL. These are redirects, not extra hops.
@@ -123,17 +125,15 @@ def found_beyond(
         if rule is None:
             return extra
     redirected = depth == 0 and hops > 0
-    if kind is UrlKind.LISTED:
+    if kind is UrlKind.LISTED and not extra:
         return scope.judge(url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops) or 0
-    return scope.hops_beyond(
-        url,
-        host,
-        depth=depth,
-        via_host=via_host,
-        via_seed_redirect=redirected,
-        hops=hops,
-        extra=extra_of_page(extra, hops),
+    beyond = partial(
+        scope.hops_beyond, url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops
     )
+    found = beyond(extra=extra_of_page(extra, hops))
+    if found != 0 and not extra and via_host is not None and scope.extra_hops and beyond(extra=1) == 0:
+        return 0  # The page that led to the URL was beyond the scope, and the URL is on a host of the seeds.
+    return found
 
 
 def extra_of_page(extra: int, hops: int) -> int:
