@@ -184,6 +184,41 @@ def test_target_with_hosts_of_several_domains_concerns_all_partitions() -> None:
     assert partitions("co.uk") == partitions("org") == partitions("10.0.0.0/8") == list(range(8))
 
 
+@pytest.mark.parametrize(
+    ("target", "url"),
+    [
+        ("https://example.org/private/", "https://example.org/%70rivate/a?q=100%"),
+        ("https://example.org/~user/", "https://example.org/%7Euser/100%"),
+        ("https://example.org/a%2fb/", "https://example.org/a%2fb/?%"),
+        ("https://example.org/100%/%7euser/", "https://example.org/100%/~user/a"),
+    ],
+)
+def test_stray_percent_evades_no_prefix(target: str, url: str) -> None:
+    exclusions = Exclusions(1, [read_target(target).text])
+    place = locate(url)
+    assert place is not None
+    assert exclusions.first(place.url, place.host) is not None
+    other = locate("https://example.org/public/100%")
+    assert other is not None
+    assert exclusions.first(other.url, other.host) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        ("amazonaws.com", "b.s3.amazonaws.com"),
+        ("us-east-1.amazonaws.com", "b.s3.dualstack.us-east-1.amazonaws.com"),
+        ("kobe.jp", "b.ward.kobe.jp"),
+        ("jp", "city.kobe.jp"),
+        ("个人.hk", "b.example.个人.hk"),
+    ],
+)
+def test_host_with_public_suffixes_below_it_concerns_all_partitions(target: str, host: str) -> None:
+    whole = read_target(target)
+    assert Exclusions(1, [whole.text]).of_host(read_target(host).host) == whole.text
+    assert list(partitions_with(whole, 64)) == list(range(64))
+
+
 def test_target_is_as_long_in_canonical_form_as_is_allowed() -> None:
     text = "https://example.org/" + "文" * 225
     longest = text + "x" * (MAX_TARGET_CHARS - len(read_target(text).text))

@@ -22,7 +22,14 @@ from msgspec import Struct
 
 from shared.domain.ids import Partition
 from shared.domain.web.addresses import Address, Network, embedded, parse_address
-from shared.domain.web.url import DEFAULT_PORT, locate, partition_of, registrable_domain, without_default_port
+from shared.domain.web.url import (
+    DEFAULT_PORT,
+    has_several_domains,
+    locate,
+    partition_of,
+    with_normal_escapes,
+    without_default_port,
+)
 
 OWNER: Final = "owner"
 """The exclusion reason of a URL that an exclusion covers."""
@@ -111,11 +118,10 @@ def kind_of(canonical: str) -> TargetKind:
 def partitions_with(target: Target, partitions: int) -> Sequence[Partition]:
     """Return the partitions that may have hosts or URLs that `target` covers.
 
-    The result is all partitions for an address range, and for a host whose subdomains are different registrable domains
-    (such as `co.uk`). Otherwise it is one partition. `partitions`: the number of partitions in the cluster.
+    The result is all partitions for an address range, and for a host whose subdomains may have different registrable
+    domains (such as `co.uk`). Otherwise it is one partition. `partitions`: the number of partitions in the cluster.
     """
-    name, _ = _split(target.host)
-    several = target.kind is TargetKind.HOST and registrable_domain(f"x.{name}") != registrable_domain(name)
+    several = target.kind is TargetKind.HOST and has_several_domains(_split(target.host)[0])
     if target.kind is TargetKind.NETWORK or several:
         return [Partition(number) for number in range(partitions)]
     return [partition_of(target.host, partitions)]
@@ -164,6 +170,14 @@ def _path(url: str) -> str:
     return url[url.index("/", 8) :]
 
 
+def _compared_path(url: str) -> str:
+    """Return path and query of a canonical URL, in the form in which exclusions compare them.
+
+    A canonical URL with a stray `%` keeps all its escapes as they were written. Such a URL must not evade an exclusion.
+    """
+    return with_normal_escapes(_path(url))
+
+
 def _split(host: str) -> tuple[str, str]:
     """Return the name or address of a host, without brackets, and its port. The port is empty if the host has none."""
     if host.startswith("["):
@@ -206,7 +220,7 @@ class Exclusions:
             case TargetKind.HOST:
                 self._hosts[target.host] = target.text
             case TargetKind.PREFIX:
-                self._prefixes.setdefault(target.host, {})[_path(target.text)] = target.text
+                self._prefixes.setdefault(target.host, {})[_compared_path(target.text)] = target.text
             case TargetKind.NETWORK:
                 network = ip_network(target.text)
                 bits = network.max_prefixlen
@@ -218,7 +232,7 @@ class Exclusions:
         whole, prefixes = self._on_host(host)
         if whole is not None or not prefixes:
             return whole
-        path = _path(url)
+        path = _compared_path(url)
         if not path.startswith(tuple(prefixes)):
             return None
         return next(target for prefix, target in prefixes.items() if path.startswith(prefix))

@@ -27,13 +27,14 @@ These have no canonical form (None):
 import re
 from functools import cache, lru_cache
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 from ada_url import join_url, normalize_url
 from blake3 import blake3
-from publicsuffixlist import PublicSuffixList
+from publicsuffixlist import PSLFILE, PublicSuffixList
 
 from shared.domain.ids import Fingerprint, Partition
 
@@ -114,7 +115,15 @@ def _parse(url: str, base: str | None) -> tuple[str, str] | None:
 def _normal_escapes(href: str) -> str:
     if _STRAY_PERCENT(href):  # Decoding next to a stray % could make a new escape.
         return href
-    return _ESCAPE.sub(_normal_escape, href)
+    return with_normal_escapes(href)
+
+
+def with_normal_escapes(text: str) -> str:
+    """Decode the percent escapes of unreserved characters in `text`, and write all others with upper-case digits.
+
+    This is also done next to a stray `%`, which is no escape. The result is for comparisons, and not a URL to request.
+    """
+    return _ESCAPE.sub(_normal_escape, text) if "%" in text else text
 
 
 @cache  # There are at most 22 * 22 spellings.
@@ -321,7 +330,11 @@ _fixed_suffixes: list[str] = []
 
 @cache
 def _public_suffixes() -> PublicSuffixList:
-    return PublicSuffixList(_fixed_suffixes[-1].splitlines()) if _fixed_suffixes else PublicSuffixList()
+    return PublicSuffixList(_suffix_lines())
+
+
+def _suffix_lines() -> list[str]:
+    return (_fixed_suffixes[-1] if _fixed_suffixes else Path(PSLFILE).read_text(encoding="utf-8")).splitlines()
 
 
 def fix_public_suffixes(text: str) -> None:
@@ -331,7 +344,7 @@ def fix_public_suffixes(text: str) -> None:
     if a newer one is installed.
     """
     _fixed_suffixes.append(text)
-    for cached in (_public_suffixes, registrable_domain, partition_of):
+    for cached in (_public_suffixes, _above_suffixes, registrable_domain, partition_of):
         cached.cache_clear()
 
 
@@ -354,6 +367,28 @@ def registrable_domain(host: str) -> str:
     if _IPV4(name):
         return name
     return _public_suffixes().privatesuffix(name) or name
+
+
+def has_several_domains(name: str) -> bool:
+    """Return True if hosts below `name`, a host without port, may have different registrable domains.
+
+    This holds for public suffixes, such as `co.uk`, and for names with a public suffix below them. For example,
+    `b.s3.amazonaws.com` is a registrable domain below `amazonaws.com`.
+    """
+    return registrable_domain(f"x.{name}") != registrable_domain(name) or name in _above_suffixes()
+
+
+@cache
+def _above_suffixes() -> frozenset[str]:
+    """Return all names that have a public suffix below them, in the form that canonical URLs have."""
+    suffixes = (line.lower().split(" ")[0].strip() for line in _suffix_lines())
+    names: set[str] = set()
+    for suffix in suffixes:
+        if suffix and not suffix.startswith(("//", "!")):
+            labels = suffix.split(".")
+            names.update(".".join(labels[start:]) for start in range(1, len(labels)))
+    places = (locate(f"http://{name}/") for name in names)
+    return frozenset(place.host for place in places if place is not None)
 
 
 @lru_cache(maxsize=HOST_CACHE)
