@@ -82,8 +82,7 @@ class SimBroker:
     def publish(self, subject: str, data: bytes, message_id: str) -> int:
         """Store a report, once per message id."""
         now = self.world.now
-        known = self._ids.get(message_id)
-        if known is not None and now - known[1] < DEDUP_S:
+        if (known := self._ids.get(message_id)) is not None and now - known[1] < DEDUP_S:
             return known[0]
         self.sequence += 1
         self._ids[message_id] = (self.sequence, now)
@@ -300,8 +299,7 @@ class _Client:
             now = server.world.now
             found = [visit for visit in mine() if visit.visible_at <= now][:max_count]
             for visit in found:
-                visit.delivery += 1
-                visit.visible_at = now + ACK_WAIT_S
+                visit.delivery, visit.visible_at = visit.delivery + 1, now + ACK_WAIT_S
             return [_Visit(self, visit) for visit in found]
 
         while True:
@@ -310,8 +308,7 @@ class _Client:
             if taken or server.world.now >= until:
                 await server.world.gate(self.process, "visits.pull.answer")
                 return taken
-            soonest = min((visit.visible_at for visit in mine()), default=until)
-            await server.until_news(min(until, soonest))
+            await server.until_news(min([until, *(visit.visible_at for visit in mine())]))
 
     async def read_reports(
         self, partition: Partition, kind: ReportKind, after: int, at_ns: int | None = None
