@@ -30,9 +30,11 @@ MemberId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-
 _HIDDEN: Final = frozenset({"nats_password", "nats_token", "etcd_password"})
 _SECRETS: Final = _HIDDEN | {"database"}
 _MASK: Final = "********"
-_USER: Final = re.compile(r"(?<=://)[^/@\s,]*@")
-_PASSWORD: Final = re.compile(r"(?<=://)([^:/@\s,]*):[^/\s,]*@")
-_QUERY: Final = re.compile(r"(?i)\b(password|sslpassword|token)=[^&\s]*")
+# A password may have a / ? or # that is not escaped. So each of these extends to the last @, of each URL in a list.
+_USER: Final = re.compile(r"(?<=://)(?:(?!://)\S)*@")
+_PASSWORD: Final = re.compile(r"(?<=://)([^:/\s,]*):(?:(?!://)\S)*@")
+_DATABASE_PASSWORD: Final = re.compile(r"(?s)(?<=://)([^:]*):.*@")
+_QUERY: Final = re.compile(r"(?i)\b(password|sslpassword|token)=[^&]*")
 
 
 class _Process(msgspec.Struct, frozen=True, kw_only=True):
@@ -325,7 +327,17 @@ def masked(name: str, text: str) -> str:
         return _MASK
     if name == "nats_url":  # a user without a password is a token there
         return _USER.sub(f"{_MASK}@", text)
-    return _QUERY.sub(rf"\1={_MASK}", _PASSWORD.sub(rf"\1:{_MASK}@", text))
+    password = _DATABASE_PASSWORD if name == "database" else _PASSWORD
+    return password.sub(rf"\1:{_MASK}@", _QUERY.sub(rf"\1={_MASK}", text))
+
+
+def without_password(database: str) -> str:
+    """Return a PostgreSQL URL without its password. Return any other text unchanged."""
+    if not is_postgresql(database):
+        return database
+    address, _, query = masked("database", database).replace(f":{_MASK}@", "@").replace("://@", "://").partition("?")
+    shown = "&".join(each for each in query.split("&") if "password=" not in each.lower())
+    return f"{address}?{shown}" if shown else address
 
 
 def _shown(settings: msgspec.Struct) -> str:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from cli.admin.engines import add_database_flag, add_etcd_flags, database_setting, engine_settings, registered
 from cli.admin.key_issue import database_errors
-from cli.local.cluster_folder import without_password
 from cli.terminal.display_rates import count
 from cli.terminal.exits import Environment, Exit
 from cli.terminal.progress import say
 from shared.domain.ops.integrity import MEANINGS, Findings
-from shared.settings import is_postgresql, sqlite_file
+from shared.settings import is_postgresql, sqlite_file, without_password
 from shared.telemetry import configure_logging
 
 if TYPE_CHECKING:

@@ -7,11 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from cli.local.cluster_folder import without_password
 from cli.terminal.exits import Environment, Usage
 from shared.adapters.local.clock import SystemClock
 from shared.domain.errors import DiskFull, ResourceFull, Transient, Unusable
-from shared.settings import is_postgresql, sqlite_file
+from shared.settings import is_postgresql, sqlite_file, without_password
 
 if TYPE_CHECKING:
     from shared.adapters.sql.frontier.store import SqlStore
@@ -121,11 +120,12 @@ def _place(database: str) -> str:
 
     If the URL names several servers, return its list of hosts and ports unchanged.
     """
-    place = urlsplit(database)
+    address = without_password(database).partition("://")[2].rpartition("@")[2]
     try:
+        place = urlsplit(f"//{address}")
         host, port = place.hostname or "this machine's socket", place.port or _PORT
     except ValueError:
-        return place.netloc.rpartition("@")[2]
+        return address.partition("/")[0]
     return f"{host}, port {port}"
 
 

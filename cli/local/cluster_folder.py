@@ -14,13 +14,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from cli.local.folder_lock import ROOM_BYTES, absent, check_disk, held, made, remove_created
 from cli.terminal.exits import Environment, Usage
-from shared.settings import is_postgresql
+from shared.settings import is_postgresql, without_password
 
 DEFAULT: Final = Path("orb.cluster")
 FIRST_BYTES: Final = (128 << 20) + 2 * ROOM_BYTES
@@ -220,13 +219,3 @@ def shown(folder: ClusterFolder, database: str) -> str:
     if database == os.fspath(folder.database):
         return folder.database.name
     return without_password(database)
-
-
-def without_password(database: str) -> str:
-    """Return a PostgreSQL URL without its password. Return any other text unchanged."""
-    if not is_postgresql(database):
-        return database
-    parts = urlsplit(database)
-    user, at, place = (parts.username or ""), "@", parts.netloc.rpartition("@")[2]
-    query = "&".join(each for each in parts.query.split("&") if "password=" not in each.lower())
-    return f"{parts.scheme}://{user}{at if user else ''}{place}{parts.path}{'?' if query else ''}{query}"

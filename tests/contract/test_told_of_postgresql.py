@@ -62,3 +62,32 @@ def test_a_key_that_cannot_be_made_is_told_with_what_to_look_at(
     assert ("check that PostgreSQL listens" not in said) == reached, said
     assert f"The database is {url}" in said
     assert said.endswith(f"{ending}\n")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://orb:s3cr/et@127.0.0.1:1/orb",
+        "postgresql://orb:s3cr?et@127.0.0.1:1/orb",
+        "postgresql://orb:s3cr#et@127.0.0.1:1/orb",
+        "postgresql://orb@127.0.0.1:99999/orb",
+        "postgresql://orb@127.0.0.1:54x/orb",
+        "postgresql://orb@[::1/orb",
+        "postgresql://orb@a..b/orb",
+    ],
+)
+@pytest.mark.parametrize("command", [("migrate", "--check"), ("db", "check"), ("key", "create")])
+def test_mistyped_url_is_refused_without_a_part_of_its_password(
+    command: tuple[str, ...], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--database", url]) == Exit.ENVIRONMENT
+    out, err = capsys.readouterr()
+    assert "the database's URL cannot be read: write special characters of the password as %2F (/)" in err
+    assert err.endswith(", from --database.\n")
+    assert "s3cr" not in out + err
+
+
+def test_password_that_begins_as_a_port_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "create", "--database", "postgresql://localhost:1/et@127.0.0.1/orb"]) == Exit.ENVIRONMENT
+    _, err = capsys.readouterr()
+    assert "/et" not in err

@@ -15,7 +15,14 @@ from shared.adapters.etcd.settings import etcd_of
 from shared.adapters.nats.settings import StreamSettings, streams_of
 from shared.domain.errors import Unusable
 from shared.domain.ids import MAX_PARTITIONS
-from shared.settings import ClusterMasterSettings, ClusterWorkerSettings, from_environment, listed, masked
+from shared.settings import (
+    ClusterMasterSettings,
+    ClusterWorkerSettings,
+    from_environment,
+    listed,
+    masked,
+    without_password,
+)
 from shared.tls import TlsSettings
 
 TOLD = {"ORB_ID": "m1", "ORB_ETCD": "http://a:1, http://b:2,", "ORB_NATS_URL": "nats://a", "ORB_DATABASE": "x.db"}
@@ -179,12 +186,39 @@ def test_secrets_are_not_shown(kind: type[ClusterMasterSettings] | type[ClusterW
         ("database", "/var/lib/orb/cluster.db", "/var/lib/orb/cluster.db"),
         ("nats_url", "nats://hush@a:1,nats://me:hush@b:2,nats://c:3",
          "nats://********@a:1,nats://********@b:2,nats://c:3"),
+        ("nats_url", "nats://hu/sh@a:1,nats://c:3", "nats://********@a:1,nats://c:3"),
         ("etcd", "https://me:hush@a:1, http://b:2", "https://me:********@a:1, http://b:2"),
+        ("etcd", "http://b:2,https://me:hu/sh@a:1", "http://b:2,https://me:********@a:1"),
         ("address", "http://a:8081/?x=1", "http://a:8081/?x=1"),
     ],
 )  # fmt: skip
 def test_passwords_and_tokens_are_masked_wherever_they_stand(name: str, text: str, shown: str) -> None:
     assert masked(name, text) == shown
+
+
+@pytest.mark.parametrize(
+    "password", ["hu/sh", "hu?sh", "hu#sh", "hu@sh", "12/sh", "hu sh", "hu:sh", "hu://sh", "hu,sh"]
+)
+def test_password_with_unescaped_characters_is_hidden_whole(password: str) -> None:
+    url = f"postgresql://me:{password}@db:5432/orb?sslmode=require"
+    assert masked("database", url) == "postgresql://me:********@db:5432/orb?sslmode=require"
+    assert without_password(url) == "postgresql://me@db:5432/orb?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://db:5432/orb", "postgresql://db:5432/orb"),
+        ("postgresql://me@[::1/orb", "postgresql://me@[::1/orb"),
+        ("postgresql://:hush@db/orb", "postgresql://db/orb"),
+        ("postgresql://me@corp:hush@a:1,b:2/orb", "postgresql://me@corp@a:1,b:2/orb"),
+        ("postgresql://db:5432/orb?password=hu@sh&sslmode=require", "postgresql://db:5432/orb?sslmode=require"),
+        ("postgresql://me@db/orb?sslpassword=hu sh", "postgresql://me@db/orb"),
+        ("me:hush@db", "me:hush@db"),
+    ],
+)
+def test_url_of_a_database_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_a_token_in_a_url_is_not_shown_either() -> None:

@@ -49,6 +49,7 @@ _BACK_OFF_S: Final = 0.02
 _FAREWELL_S: Final = 2.0
 
 _PLANNING: Final = {"random_page_cost": "1.1", "jit": "off"}
+_READ: Final[Any] = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
 _BY_INDEX: Final = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 """Settings that make the query planner use an index wherever it can, even if its statistics are old. Masters run only
 short queries that an index serves."""
@@ -116,8 +117,7 @@ class PostgresPool:
             self._settings.readers,
             planning=_BY_INDEX,
             opened=self._sessions.add,
-            isolation_level="REPEATABLE READ",
-            execution_options={"postgresql_readonly": True},
+            **_READ,
         )
         limit_s = self._settings.idle_in_transaction_s
         self._blockers = Blockers(lambda: self.read(lambda c: end_blockers(c, limit_s)), limit_s)
@@ -226,11 +226,8 @@ def patient_engine(url: str, *, read_only: bool = False) -> AsyncEngine:
 
     `read_only`: every transaction only reads, on one snapshot.
     """
-    options: dict[str, Any] = {}
-    if read_only:
-        options = {"isolation_level": "REPEATABLE READ", "execution_options": {"postgresql_readonly": True}}
     patient = PostgresSettings(idle_in_transaction_s=20_000.0, lock_s=20_001.0, statement_s=20_001.0)
-    return _engine(url, patient, 1, name=PATIENT, **options)
+    return _engine(url, patient, 1, name=PATIENT, **(_READ if read_only else {}))
 
 
 class LongTransaction:
@@ -288,20 +285,25 @@ def _engine(
     """
 
     async def connect() -> _Session:
-        session: _Session = await asyncpg.connect(
-            url,
-            connection_class=_Session,
-            timeout=settings.connect_s,
-            command_timeout=settings.statement_s + settings.answer_s,
-            server_settings={
-                "application_name": name,
-                "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
-                "lock_timeout": _ms(settings.lock_s),
-                "statement_timeout": _ms(settings.statement_s),
-                **_PLANNING,
-                **planning,
-            },
-        )
+        try:
+            session: _Session = await asyncpg.connect(
+                url,
+                connection_class=_Session,
+                timeout=settings.connect_s,
+                command_timeout=settings.statement_s + settings.answer_s,
+                server_settings={
+                    "application_name": name,
+                    "idle_in_transaction_session_timeout": _ms(settings.idle_in_transaction_s),
+                    "lock_timeout": _ms(settings.lock_s),
+                    "statement_timeout": _ms(settings.statement_s),
+                    **_PLANNING,
+                    **planning,
+                },
+            )
+        except (OSError, asyncpg.InterfaceError):  # some are also a ValueError, such as a certificate's
+            raise
+        except (ValueError, OverflowError):  # their text may have a part of the password
+            raise Unusable(_UNREADABLE) from None
         opened(session)
         return session
 
@@ -339,6 +341,11 @@ _AGAIN: Final = {
     "23505",  # another transaction inserted this row meanwhile; the next try finds it
     "0A000",  # a migration changed a table under a prepared statement
 }
+
+_UNREADABLE: Final = (
+    "the database's URL cannot be read: write special characters of the password as %2F (/), %3F (?), %23 (#) or %40"
+    " (@), and the port as a number up to 65535"
+)
 
 _TRANSIENT: Final = ("08", "25006", "25P03", "25P04", "40", "53", "55", "57")
 """An error is Transient if its code begins with one of these: connection lost, server read-only (now a standby),
@@ -406,30 +413,23 @@ def mapped(error: Exception) -> Exception:
     return Permanent(f"the database refused it: {text}")
 
 
-_SIZE = text("SELECT pg_database_size(current_database())")
-
-
 def database_gauge(pool: Executor, max_bytes: int) -> Gauge:
     """Return a gauge of the database's size: an async function that returns a FillLevel.
 
     `max_bytes`: the size at which the database counts as full (0: no limit). The FillLevel also shows if a write was
     refused lately because the disk is full. Without a limit, the size is queried only after such a write.
     """
-
     if not isinstance(pool, PostgresPool):
         raise TypeError(f"{pool!r} is not a pool of a PostgreSQL server")
+    size = text("SELECT pg_database_size(current_database())")
 
     async def gauge() -> FillLevel:
         refused = pool.disk_full()
         if not refused and not max_bytes:
             return FillLevel(0, 0)
-        return FillLevel(await pool.read(_size), max_bytes, refused=refused)
+        return FillLevel(await pool.read(lambda c: int(c.execute(size).scalar_one())), max_bytes, refused=refused)
 
     return gauge
-
-
-def _size(connection: Connection) -> int:
-    return int(connection.execute(_SIZE).scalar_one())
 
 
 class PostgresStore(SqlStore):
