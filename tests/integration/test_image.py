@@ -67,3 +67,20 @@ def test_what_the_image_runs_at_its_build_makes_the_command(tmp_path: Path) -> N
     for words in (["--version"], ["master", "--help"], ["worker", "--help"], ["ctl", "--help"]):
         ended = subprocess.run(["orb", *words], cwd="/", env=path, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
+
+
+def test_documented_copy_of_the_archive_keeps_folders_of_their_owner(tmp_path: Path) -> None:
+    """A worker makes its folders with mode 0700. A copy of files would belong to another user than the worker."""
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (packed,) = re.findall(r"^    docker compose exec -T worker-1 (tar .+ > archive\.tar)$", page, re.MULTILINE)
+    (unpacked,) = re.findall(r"^    docker .+ --entrypoint tar worker-1 (.+ < archive\.tar)$", page, re.MULTILINE)
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "old" / "archive").mkdir(mode=0o700)
+    (tmp_path / "old" / "archive" / "a.warc.gz").write_bytes(b"page")
+    for command, folder in ((packed, "old"), (f"tar {unpacked}", "new")):
+        subprocess.run(command.replace("/archive ", f"{folder} "), shell=True, cwd=tmp_path, check=True)
+    copy = tmp_path / "new" / "archive"
+    assert (copy / "a.warc.gz").read_bytes() == b"page"
+    assert copy.stat().st_mode & 0o777 == 0o700
+    assert "worker-1:/archive" not in page
