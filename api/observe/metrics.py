@@ -93,7 +93,10 @@ ENDS = Metric(
     ("result", "reason"),
 )
 HOST_FAILURES = Metric(
-    "host_failures_total", "counter", "Visits that ended because the host could not be visited.", ("reason",)
+    "host_failures_total",
+    "counter",
+    "Visits that ended because the robots.txt of the host could not be fetched.",
+    ("reason",),
 )
 STALE = Metric(
     "outcomes_stale_total", "counter", "Outcomes that came after the end of their lease and were not counted."
@@ -276,7 +279,7 @@ class MasterMetrics:
         named = stats.crawls.named().items()
         yield OUTCOMES, {(crawl, status): n for crawl, counts in named for (_, status), n in counts.items()}
         ends: dict[tuple[str, ...], float] = dict.fromkeys(_ENDS, 0.0)
-        hosts: dict[tuple[str, ...], float] = {(str(kind),): 0.0 for kind in FailureKind}
+        hosts: dict[tuple[str, ...], float] = {(f"robots_{kind}",): 0.0 for kind in FailureKind}
         for (kind, reason), n in stats.reasons.items():
             if kind == "host_failures":
                 hosts[reason,] = n

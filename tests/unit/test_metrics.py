@@ -95,7 +95,7 @@ def test_counters_of_closed_sets_are_zero_before_the_first_event() -> None:
     assert read["fetch_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
     master = cast(MasterMetrics, SimpleNamespace(_stats=OwnerStats()))
     read = {metric.name: values for metric, values in MasterMetrics._counted(master)}
-    assert read["host_failures_total"] == {(kind.value,): 0 for kind in FailureKind}
+    assert read["host_failures_total"] == {(f"robots_{kind.value}",): 0 for kind in FailureKind}
     assert read["url_attempts_unsuccessful_total"] == {
         **{(result, kind.value): 0 for result in ("failed", "retried") for kind in FailureKind},
         **{("excluded", reason.value): 0 for reason in ExclusionReason},
