@@ -25,7 +25,7 @@ from shared.domain.frontier.page_visits import conditional
 from shared.domain.frontier.seed_contexts import numbered
 from shared.domain.frontier.states import HOST_BUDGET, OUTSIDE_BUDGET, REVISIT, UrlState, kind_of
 from shared.domain.frontier.store_model import LeasedUrl, LeaseRequest
-from shared.domain.ids import CrawlId, LeaseId
+from shared.domain.ids import LeaseId
 from shared.ports.broker import Broker
 from shared.wire.messages import ShardUrl, UrlShard, encode
 
@@ -117,7 +117,7 @@ class Dispatch:
         for pages in self._own.recrawls.values():
             pages.begin()
         self._hosts.wake(now)
-        self._own.capacity.allot(now, partial(self._may_go_on, now))
+        self._own.capacity.allot(now, partial(self._crawls.may_dispatch, now))
         while left and (taken := self._hosts.take(now)) is not None:
             plan.took_any = True
             step = self._decide(*taken, now)
@@ -127,19 +127,6 @@ class Dispatch:
             elif step is not None:
                 plan.unprepared.append(taken)
         return plan
-
-    def _may_go_on(self, now: float, crawl_id: CrawlId) -> bool:
-        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`). Return False if its dispatch is stopped.
-
-        Most crawls may dispatch only while budget is left. Two kinds may also dispatch without budget left: crawls that
-        fetch stored pages again, and crawls whose requisites do not use the page budget.
-        """
-        crawl = self._crawls.get(crawl_id)
-        if crawl is None or not crawl.dispatching:
-            return False
-        if crawl.spec.recrawl.used or crawl.requisites_apart:  # These use up no budget of pages.
-            return True
-        return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
 
     def _decide(
         self, host: Host, queue: CrawlQueue, now: float, *, promoted: bool = False

@@ -175,6 +175,19 @@ class DispatchCrawls:
         loaded = crawl_id in self._crawls
         return crawl is None or crawl.state is CrawlState.PAUSED or (loaded and not crawl.dispatching)
 
+    def may_dispatch(self, now: float, crawl_id: CrawlId) -> bool:
+        """Return True if the crawl may dispatch at `now` (`Clock.elapsed`). Return False if its dispatch is stopped.
+
+        Most crawls may dispatch only while budget is left. Two kinds may also dispatch without budget left: crawls that
+        fetch stored pages again, and crawls whose requisites do not use the page budget.
+        """
+        crawl = self.get(crawl_id)
+        if crawl is None or not crawl.dispatching:
+            return False
+        if crawl.spec.recrawl.used or crawl.requisites_apart:  # These use up no budget of pages.
+            return True
+        return not crawl.allowance.paused(now) and crawl.allowance.remaining(1) > 0
+
     def unknown(self, crawl_ids: Iterable[CrawlId]) -> set[CrawlId]:
         """Return the given ids of crawls that are neither loaded nor looked up."""
         return {crawl_id for crawl_id in crawl_ids if self.find(crawl_id) is None}

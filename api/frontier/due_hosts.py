@@ -32,6 +32,10 @@ class DueHosts:
     def __len__(self) -> int:
         return self._due
 
+    def waiting(self, may_dispatch: Callable[[CrawlId], bool]) -> int:
+        """Return the number of hosts in the lines of the crawls that may dispatch, by `may_dispatch`."""
+        return sum(len(line.hosts) for line in self._lines.values() if may_dispatch(line.crawl_id))
+
     def crawls(self) -> Iterable[CrawlId]:
         """Return the crawls that have a line."""
         return self._lines.keys()

@@ -110,7 +110,7 @@ class HostQueues:
         return bool(self._idle)
 
     def due(self) -> int:
-        """Return the number of hosts in the lines of due hosts, as of the last `wake`. They wait for a worker."""
+        """Return the number of hosts in the lines of due hosts, as of the last `wake`. Include paused crawls."""
         return len(self.lines)
 
     def host(self, host_id: HostId) -> Host | None:

@@ -6,6 +6,7 @@ Most metrics cover only this master, so they may be summed over the masters. Met
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from api.frontier.ownership import Ownership
@@ -255,13 +256,14 @@ class MasterMetrics:
         yield FULLNESS, {(kind,): full for kind, full in stored.fullness.items()}
 
     def _frontier(self) -> Iterator[tuple[Metric, Values]]:
-        ownerships = self._master.ownerships()
-        yield QUEUES, {(): sum(own.hosts.due() for own in ownerships)}
+        ownerships, now = self._master.ownerships(), self._clock.elapsed()
+        due = (own.hosts.lines.waiting(partial(own.crawls.may_dispatch, now)) for own in ownerships)
+        yield QUEUES, {(): sum(due)}
         yield HOSTS, {(): sum(len(own.hosts) for own in ownerships)}
         shards: Counter[tuple[str, ...]] = Counter()
         oldest: dict[tuple[str, ...], float] = dict.fromkeys([("pending",), ("in_flight",), ("expired",)], 0.0)
         now_ms = self._clock.unix_ms()
-        for pool, state, issued_at_ms in _out(ownerships, self._clock.elapsed()):
+        for pool, state, issued_at_ms in _out(ownerships, now):
             shards[pool, state] += 1
             oldest[state,] = max(oldest[state,], (now_ms - issued_at_ms) / 1000)
         yield SHARDS, shards

@@ -1,11 +1,15 @@
 """Which partitions look for hosts to dispatch when workers report capacity: those that can use it, and no others."""
 
+from types import SimpleNamespace
+from typing import cast
+
 from msgspec.structs import replace
 
 from api.frontier.capacity import BudgetReservation, PoolCapacity
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
 from api.frontier.hosts import facts_of
 from api.frontier.ownership import FrontierSettings, Ownership
+from api.observe.metrics import QUEUES, MasterMetrics
 from shared.domain.crawl.spec import CrawlSpec, Seed
 from shared.domain.frontier.states import CrawlState, Fence, Position
 from shared.domain.frontier.store_model import Claimed, DiscoveryResult
@@ -54,6 +58,29 @@ def test_capacity_wakes_no_partition_of_paused_crawls() -> None:
     assert not owned.woken()
     owned.crawl.state, owned.crawl.dispatching = CrawlState.RUNNING, True
     assert owned.woken()
+
+
+def queues_due(owned: Owned, now: float = 0.0) -> float:
+    """What a master shows as `orb_queues_due`."""
+    master = SimpleNamespace(ownerships=lambda: [owned.own])
+    clock = SimpleNamespace(elapsed=lambda: now, unix_ms=lambda: EPOCH_MS)
+    read = dict(MasterMetrics._frontier(cast(MasterMetrics, SimpleNamespace(_master=master, _clock=clock))))
+    (n,) = read[QUEUES].values()
+    assert isinstance(n, int)
+    return n
+
+
+def test_hosts_of_a_crawl_that_may_not_dispatch_do_not_wait_for_workers() -> None:
+    """Otherwise an alert says that dispatch is stalled, while the crawl is paused or its budget is spent."""
+    owned = Owned(CrawlState.PAUSED, dispatching=False)
+    assert (owned.own.hosts.due(), queues_due(owned)) == (1, 0)
+    owned.crawl.state, owned.crawl.dispatching = CrawlState.RUNNING, True
+    assert queues_due(owned) == 1
+    owned.crawl.allowance.max_pages = 0
+    assert queues_due(owned) == 0
+    owned.crawl.allowance.max_pages = 1
+    owned.crawl.allowance.pause_until(10.0)
+    assert (queues_due(owned, 9.0), queues_due(owned, 10.0)) == (0, 1)
 
 
 def test_partition_stands_still_while_all_its_crawls_are_paused() -> None:
