@@ -7,7 +7,7 @@ Most metrics cover only this master, so they may be summed over the masters. Met
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from api.frontier.ownership import Ownership
 from api.frontier.stats import OwnerStats
@@ -15,6 +15,7 @@ from api.master.cluster_master import ClusterMaster
 from api.observe.sampler import KINDS, StatsSampler
 from api.security.limits import WrongKeys
 from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.frontier.states import LetterKind
 from shared.domain.reads.items import DROPPED
 from shared.domain.schedules.history import FiringOutcome
 from shared.domain.software import VERSION
@@ -170,7 +171,7 @@ _ENDS: Final = (
     *(("excluded", str(reason)) for reason in ExclusionReason),
 )
 _LINKS: Final = ("new", "known", "refused", "repeated")
-_LETTERS: Final = ("url", "outcome", "discovery", "items")
+_LETTERS: Final[tuple[str, ...]] = get_args(LetterKind)
 _ANSWERS: Final = ("go", "wait", "gone", "superseded", "none")
 
 

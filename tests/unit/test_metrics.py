@@ -10,13 +10,16 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
+from api.frontier.dead_letters import letter_of_shard
 from api.frontier.stats import OwnerStats
+from api.observe.metrics import LETTERS, MasterMetrics
 from api.observe.metrics import METRICS as MASTERS
-from api.observe.metrics import MasterMetrics
 from api.observe.traffic import measure
 from shared.domain.crawl.scope import ExclusionReason
+from shared.domain.ids import HostId, Partition
 from shared.domain.web.fetch import FailureKind
 from shared.telemetry import Metric, exposed, registry_of
+from shared.wire.messages import ShardUnreadable
 from workers.metrics import METRICS as WORKERS
 from workers.metrics import WorkerMetrics
 from workers.stats import WorkerStats as WorkerTally
@@ -76,6 +79,14 @@ def test_a_metric_of_both_kinds_of_member_is_one_metric() -> None:
     assert {name: described(MASTERS)[name] for name in both} == {name: described(WORKERS)[name] for name in both}
 
 
+def test_dead_letter_of_an_unreadable_shard_is_exposed() -> None:
+    stats = OwnerStats()
+    shard = ShardUnreadable("default", HostId(1), 0, 7, "w1", "truncated", 3, b"\xff\x00\x01")
+    stats.dead_lettered([letter_of_shard(Partition(0), shard, 1)])
+    read = dict(MasterMetrics._counted(cast(MasterMetrics, SimpleNamespace(_stats=stats))))
+    assert read[LETTERS]["shard",] == 1
+
+
 def test_a_registry_is_read_anew_at_every_scrape() -> None:
     pages = Metric("pages_total", "counter", "Pages.", ("crawl",))
     counted: dict[tuple[str, ...], float] = {("a",): 1}
@@ -100,4 +111,5 @@ def test_counters_of_closed_sets_are_zero_before_the_first_event() -> None:
         **{(result, kind.value): 0 for result in ("failed", "retried") for kind in FailureKind},
         **{("excluded", reason.value): 0 for reason in ExclusionReason},
     }
+    assert read["dead_letters_total"] == {(kind,): 0 for kind in ("url", "outcome", "discovery", "items", "shard")}
     assert set(read["fetches_discarded_total"].values()) == set(read["links_total"].values()) == {0}

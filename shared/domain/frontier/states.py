@@ -1,7 +1,7 @@
 """States of URLs and crawls, flags of URLs, an owner's position in the reports, and the fence of its transactions."""
 
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -49,6 +49,10 @@ WORKED_ON: Final = frozenset({CrawlState.SEEDING, CrawlState.RUNNING, CrawlState
 
 USES_TIME: Final = WORKED_ON - {CrawlState.PAUSED}
 """States in which the active time of a crawl grows. The budget limits the active time (`max_seconds`)."""
+
+
+LetterKind = Literal["url", "outcome", "discovery", "items", "shard"]
+"""What became a dead letter: a URL, or a message of this kind."""
 
 
 class UrlKind(IntEnum):

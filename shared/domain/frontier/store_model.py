@@ -15,7 +15,7 @@ from shared.domain.frontier.counters import Counters as Counters
 from shared.domain.frontier.page_history import PageChange
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
 from shared.domain.frontier.seed_contexts import NO_CONTEXT, SeedContext
-from shared.domain.frontier.states import Fence, Position, UrlState
+from shared.domain.frontier.states import Fence, LetterKind, Position, UrlState
 from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Revision
 
 
@@ -249,7 +249,7 @@ class DeadLetterRow(Struct, frozen=True):
     """
 
     crawl_id: CrawlId | None
-    kind: str
+    kind: LetterKind
     at_ms: int
     evidence: str
     url: str | None = None
