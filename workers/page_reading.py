@@ -250,7 +250,7 @@ def _read(
     # Its expressions take 15 ms to compile, and few crawls use them.
     from workers.parse.requisites import requisites_of
 
-    references = requisites_of(body, charset)
+    references = requisites_of(body, charset, xml=mime in XHTML_TYPES)
     return _with_requisites(crawl, page, depth, 1, reading, references, parsed.base_href)
 
 

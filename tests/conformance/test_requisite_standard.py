@@ -31,7 +31,7 @@ def test_srcset_has_these_candidates(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES["html"], ids=lambda case: case["name"])
 def test_page_needs_these_requisites(case: dict[str, Any]) -> None:
-    assert list(requisites_of(case["text"].encode(), "utf-8")) == case["urls"]
+    assert list(requisites_of(case["text"].encode(), "utf-8", xml=case.get("xml", False))) == case["urls"]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,13 @@ def test_queries_of_requisites_are_encoded_as_the_page_is() -> None:
     assert found(reading(crawl, body, "text/html; charset=windows-1252")) == ["http://a.example/i?q=%E9"]
 
 
+def test_xhtml_page_with_empty_script_has_the_requisites_behind_it() -> None:
+    body = b"<html><script src='a.js'/><img src='b.png'/></html>"
+    urls = ["http://a.example/dir/a.js", "http://a.example/dir/b.png"]
+    assert found(reading(Crawl(Requisites.ALL), body, "application/xhtml+xml")) == urls
+    assert found(reading(Crawl(Requisites.ALL), body)) == urls[:1]
+
+
 @pytest.mark.parametrize(
     ("requisites", "urls", "left_out"),
     [

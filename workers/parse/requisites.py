@@ -12,7 +12,7 @@ from workers.parse.charset import is_ascii_based
 from workers.parse.css import css_urls
 from workers.parse.html import query_codec, query_in, read_tag, srcset_urls
 from workers.parse.references import attribute_text
-from workers.parse.tags import past_markup, raw_text_end, tag_end
+from workers.parse.tags import FOREIGN, past_markup, raw_text_end, tag_end
 
 MAX_REQUISITE_BYTES: Final = 4 << 20
 """The bytes of a page or stylesheet that are searched for requisites."""
@@ -45,17 +45,17 @@ _START: Final = re.compile(rb"<(/?)([a-zA-Z][^ \t\n\f\r/>]*+)")
 _SPACES: Final = " \t\n\f\r"
 
 
-def requisites_of(html: bytes, charset: str) -> Iterator[str]:
+def requisites_of(html: bytes, charset: str, *, xml: bool = False) -> Iterator[str]:
     """Yield the URLs of the requisites that the page `html` names, as written there, in order, with repeats.
 
     `charset` is the Python codec in which the page is encoded. `data:` URLs and references within the page are left
     out. The query of a URL in an attribute is encoded in the page's encoding, as in links. The query of a `url()` in
-    CSS stays unchanged.
+    CSS stays unchanged. `xml`: the page is XHTML, so `<script/>` and similar elements are empty.
     """
     html, encoding = html[:MAX_REQUISITE_BYTES], query_codec(charset)
     if not is_ascii_based(charset):
         html, charset = html.decode(charset, "replace").encode(), "utf-8"
-    for reference in _references(html, charset, encoding):
+    for reference in _references(html, charset, encoding, xml):
         reference = reference.strip(_SPACES)
         if loads(reference):
             yield reference
@@ -72,18 +72,22 @@ def loads(reference: str) -> bool:
 _INLINE: Final = frozenset(("data", "blob", "about", "javascript", "mailto"))
 
 
-def _references(html: bytes, charset: str, encoding: str | None) -> Iterator[str]:
+def _references(html: bytes, charset: str, encoding: str | None, xml: bool) -> Iterator[str]:
     position, end = 0, len(html)
+    foreign = 0  # how many svg and math elements are open
     while (position := html.find(b"<", position)) >= 0:
         start = _START.match(html, position)
         if start is None:
-            position = past_markup(html, position, cdata=False)
+            position = past_markup(html, position, cdata=xml or foreign > 0)
             continue
         behind = tag_end(html, start.end())
         if behind < 0:
             return
         name, tag = start[2].lower(), html[position + 1 : behind]
         position = behind
+        self_closing = tag.endswith(b"/>")
+        if name in FOREIGN and not self_closing:
+            foreign = max(0, foreign - 1) if start[1] else foreign + 1
         if start[1]:
             continue
         if name in _URLS or b"style" in tag[len(name) :].lower():
@@ -94,7 +98,7 @@ def _references(html: bytes, charset: str, encoding: str | None) -> Iterator[str
                 yield from css_urls(attribute_text(attributes[b"style"], charset))
         if name == b"plaintext":
             return
-        if name in _RAW:
+        if name in _RAW and not ((foreign or xml) and self_closing):
             position = raw_text_end(html, behind, name)
             if name == b"style":
                 yield from css_urls(html[behind:position].decode(charset, "replace"))

@@ -74,7 +74,7 @@ _RUN_WITH_IMAGES: Final = _tag_finder(_WITH_IMAGES)
 _WANTED: Final = frozenset(_LINKING.split(b"|")) | {b"iframe"}
 _WANTED_WITH_IMAGES: Final = frozenset(_WITH_IMAGES.split(b"|")) | {b"iframe"}
 _RAW: Final = frozenset(_RAW_TEXT.split(b"|"))
-_FOREIGN: Final = frozenset((b"svg", b"math"))
+FOREIGN: Final = frozenset((b"svg", b"math"))
 
 _TAG_NAME: Final = re.compile(rb"</?([a-zA-Z][^ \t\n\f\r/>]*+)")
 _SHADOW_ROOT: Final = re.compile(
@@ -141,7 +141,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
                 hidden += templates[-1]
             elif templates:
                 hidden -= templates.pop()
-        elif name in _FOREIGN:
+        elif name in FOREIGN:
             if not self_closing:
                 foreign = max(0, foreign - 1) if closing else foreign + 1
         elif not closing:
