@@ -71,6 +71,16 @@ def test_a_page_that_takes_too_much_gives_nothing_and_the_next_is_as_ever(name: 
     asyncio.run(story())
 
 
+def test_page_in_an_encoding_of_windows_has_all_its_characters() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            page = ExtractionInput(1, bytes(16), "https://a.test/", "whatwg_cp1252", b"<h1>\xe9\x81</h1>")
+            found = await extractor.extract(page, EXTRACT.items, EXTRACT.item_limits())
+            assert [json.loads(item.data) for item in found.items] == [{"t": "é\x81"}]
+
+    asyncio.run(story())
+
+
 def test_match_that_would_backtrack_without_end_costs_no_page_its_items() -> None:
     rule = {"name": "h", "fields": {"t": {"css": "h1"}, "m": {"css": "h1", "match": "(?:a|a)+$"}}}
     spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": [rule]}})

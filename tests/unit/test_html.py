@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from shared.domain.crawl.spec import Extract
 from tests.support.scanners import each_scanner
+from workers.parse.charset import sniff
 from workers.parse.directives import Directives, x_robots_tag
 from workers.parse.html import LinkKind, ParsedPage, Refresh, parse_html, parse_refresh, srcset_urls
 
@@ -212,3 +213,12 @@ def test_queries_are_encoded_as_the_document_is() -> None:
     assert page.base_href == "/b?%E9"
     page = parse_html("<a href='/あ?q=あ'>".encode("iso2022_jp"), charset="iso2022_jp", options=OPTIONS)
     assert unquote_to_bytes(page.links[0].href.partition("?")[2]) == "q=あ".encode("iso2022_jp")
+
+
+def test_query_in_utf8_of_a_page_declared_latin1_keeps_its_bytes() -> None:
+    """A browser sends them unchanged, too: each byte is a character of windows-1252."""
+    body = "<title>Россия</title><a href='/s?q=Россия'>".encode()
+    charset = sniff(body, "text/html; charset=iso-8859-1")
+    page = parse_html(body, charset=charset, options=OPTIONS)
+    assert unquote_to_bytes(page.links[0].href) == "/s?q=Россия".encode()
+    assert "\ufffd" not in page.title

@@ -11,6 +11,7 @@ from urllib.parse import urljoin
 import msgspec
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+import workers.parse.windows_codecs  # noqa: F401  # registers codecs of pages
 from shared.domain.crawl.item_rules import ATTRIBUTE, ItemField, ItemLimits, ItemRule, Refusal, item_id
 from shared.domain.crawl.patterns import value_in
 from shared.domain.ids import CrawlId, Fingerprint

@@ -2,12 +2,14 @@
 
 Labels have their meanings in the WHATWG Encoding Standard, so `latin1` and `ascii` mean windows-1252. The meta element
 is located by the prescan of the HTML standard. A page without a declaration is UTF-8 if its bytes are valid UTF-8, else
-windows-1252. Functions return names of Python codecs, each of which decodes any bytes with `errors="replace"`.
+windows-1252. Functions return names of Python codecs, each of which decodes any bytes with `errors="replace"`. The
+codecs `whatwg_...` are those of `windows_codecs`.
 """
 
 import re
 from typing import Final
 
+import workers.parse.windows_codecs  # noqa: F401  # registers the codecs
 from workers.parse.mime import XHTML_TYPES, parse_content_type
 from workers.parse.scanner import scan_tags
 from workers.parse.start_tags import ATTRIBUTE
@@ -38,18 +40,18 @@ _LABELS: Final[dict[str, str]] = {
     "koi8-r": "cskoi8r koi koi8 koi8-r koi8_r",
     "koi8-u": "koi8-ru koi8-u",
     "mac-roman": "csmacintosh mac macintosh x-mac-roman",
-    "cp874": "dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874",
-    "cp1250": "cp1250 windows-1250 x-cp1250",
-    "cp1251": "cp1251 windows-1251 x-cp1251",
-    "cp1252": "ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso-ir-100 iso8859-1 iso88591 "
+    "whatwg_cp874": "dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874",
+    "whatwg_cp1250": "cp1250 windows-1250 x-cp1250",
+    "whatwg_cp1251": "cp1251 windows-1251 x-cp1251",
+    "whatwg_cp1252": "ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso-ir-100 iso8859-1 iso88591 "
     "iso_8859-1 iso_8859-1:1987 l1 latin1 us-ascii windows-1252 x-cp1252 x-user-defined",
-    "cp1253": "cp1253 windows-1253 x-cp1253",
-    "cp1254": "cp1254 csisolatin5 iso-8859-9 iso-ir-148 iso8859-9 iso88599 iso_8859-9 iso_8859-9:1989 l5 latin5 "
+    "whatwg_cp1253": "cp1253 windows-1253 x-cp1253",
+    "whatwg_cp1254": "cp1254 csisolatin5 iso-8859-9 iso-ir-148 iso8859-9 iso88599 iso_8859-9 iso_8859-9:1989 l5 latin5 "
     "windows-1254 x-cp1254",
-    "cp1255": "cp1255 windows-1255 x-cp1255",
+    "whatwg_cp1255": "cp1255 windows-1255 x-cp1255",
     "cp1256": "cp1256 windows-1256 x-cp1256",
-    "cp1257": "cp1257 windows-1257 x-cp1257",
-    "cp1258": "cp1258 windows-1258 x-cp1258",
+    "whatwg_cp1257": "cp1257 windows-1257 x-cp1257",
+    "whatwg_cp1258": "cp1258 windows-1258 x-cp1258",
     "mac-cyrillic": "x-mac-cyrillic x-mac-ukrainian",
     "gb18030": "chinese csgb2312 csiso58gb231280 gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030",
     "big5hkscs": "big5 big5-hkscs cn-big5 csbig5 x-x-big5",
@@ -105,7 +107,7 @@ def sniff(body: bytes, content_type: str | None) -> str:
     by_declaration, by_meta = _declared_by_xml(body), _prescan(body[:_PRESCAN_BYTES])
     first, second = (by_declaration, by_meta) if declared.essence in XHTML_TYPES else (by_meta, by_declaration)
     own = first or second or _declared_late(body)
-    return own or ("utf-8" if _is_utf8(body) else "cp1252")
+    return own or ("utf-8" if _is_utf8(body) else "whatwg_cp1252")
 
 
 def _declared_by_xml(body: bytes) -> str | None:
