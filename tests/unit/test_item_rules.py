@@ -22,10 +22,19 @@ PAGE = b"""<html><head><title>Bolts</title><meta property="og:title" content="Bo
 </body></html>"""
 
 
-def taken(*rules: dict[str, Any], body: bytes = PAGE, url: str = "https://a.test/p/q/", **limits: int) -> Extraction:
+def taken(
+    *rules: dict[str, Any],
+    body: bytes = PAGE,
+    url: str = "https://a.test/p/q/",
+    charset: str = "utf-8",
+    **limits: int,
+) -> Extraction:
     spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": list(rules), **limits}})
-    page = ExtractionInput(7, bytes(16), url, "utf-8", body)
+    page = ExtractionInput(7, bytes(16), url, charset, body)
     return extract(page, spec.extract.items, spec.extract.item_limits())
+
+
+HEAD: dict[str, Any] = {"name": "head", "fields": {"title": {"css": "head > title"}}}
 
 
 def data(extraction: Extraction) -> list[Any]:
@@ -82,6 +91,12 @@ def test_fields_of_json_ld_and_of_the_page() -> None:
          "nan": None, "half": "?", "none": None, "og": "Bolts & nuts", "meta": "3", "first": "M8 steel"},
         {"price": 3.5},
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "utf-16-le", "utf-16-be"])
+def test_page_with_a_byte_order_mark_has_its_title_in_its_head(charset: str) -> None:
+    body = "\ufeff<!doctype html><html><head><title>Bolts</title></head></html>".encode(charset)
+    assert data(taken(HEAD, body=body, charset=charset)) == [{"title": "Bolts"}]
 
 
 def test_an_item_keeps_its_id_by_its_key_and_else_by_its_place() -> None:

@@ -102,7 +102,9 @@ class _Document:
     """A parsed page, in which rules find items. Its JSON-LD is parsed when a rule first needs it."""
 
     def __init__(self, page: ExtractionInput) -> None:
-        self._tree = LexborHTMLParser(page.body.decode(page.charset, "replace"))
+        # A byte order mark would be text before the first tag, so that the parser would end the head there.
+        text = page.body.decode(page.charset, "replace").removeprefix("\ufeff")
+        self._tree = LexborHTMLParser(text)
         self._base = page.base
         self._objects: list[tuple[frozenset[str], dict[str, Any]]] | None = None
 
