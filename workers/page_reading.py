@@ -211,9 +211,8 @@ def _read(
             left_out={NOT_PARSED: 1},
         )
     charset = sniff(body, content_type)
-    parsed = parse_html(
-        body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=mime in XHTML_TYPES
-    )
+    xml = mime in XHTML_TYPES
+    parsed = parse_html(body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=xml)
     refresh = answer.header("refresh") if parsed.refresh is None else None
     if refresh is not None:
         parsed = msgspec.structs.replace(parsed, refresh=parse_refresh(refresh))
@@ -234,7 +233,7 @@ def _read(
         outlinks=outlinks,
         archived={"L a/@href": outlinks.urls},
         notes=(("outlinksLeftOut", str(outlinks.urls_left_out)),) if outlinks.urls_left_out else (),
-        html=Html(body, charset, parsed.base_href) if not_indexed is None else None,
+        html=Html(body, charset, parsed.base_href, xml=xml) if not_indexed is None else None,
         needs_scripts=not (parsed.anchors or parsed.marked or parsed.refresh) and _scripts_alone(body),
         links_found=outlinks.found + outlinks.beyond_limit,
         feeds=feeds,
@@ -250,7 +249,7 @@ def _read(
     # Its expressions take 15 ms to compile, and few crawls use them.
     from workers.parse.requisites import requisites_of
 
-    references = requisites_of(body, charset, xml=mime in XHTML_TYPES)
+    references = requisites_of(body, charset, xml=xml)
     return _with_requisites(crawl, page, depth, 1, reading, references, parsed.base_href)
 
 

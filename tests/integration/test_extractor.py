@@ -212,3 +212,15 @@ def test_where_no_rule_is_about_a_page_there_is_no_process() -> None:
                 assert (found is not None, extractor.pid is not None) == (finds, finds)
 
     asyncio.run(story())
+
+
+def test_xhtml_page_with_an_empty_script_gives_its_items() -> None:
+    async def story() -> None:
+        async with extracting() as extractor:
+            html = Html(b"<html><script src='x.js'/>" + GOOD + b"</html>", "utf-8", None, xml=True)
+            rules = PageRules(EXTRACT.items, EXTRACT.item_limits())
+            found = await rules.taken(extractor, CrawlId(1), "https://a.test/x", Fingerprint(bytes(16)), html)
+            assert found is not None
+            assert texts(found) == [b'{"t":"good"}']
+
+    asyncio.run(story())

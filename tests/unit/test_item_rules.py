@@ -9,7 +9,9 @@ from shared.domain.crawl.item_rules import item_id
 from shared.domain.crawl.spec import decode_spec, encode_spec
 from shared.domain.crawl.spec_parse import SpecError, parse_spec
 from shared.domain.ids import CrawlId, Fingerprint
+from tests.support.cpu_time import least_cpu_s
 from workers.extract.rules import Extraction, ExtractionInput, extract
+from workers.extract.xhtml import as_html
 
 PAGE = b"""<html><head><title>Bolts</title><meta property="og:title" content="Bolts &amp; nuts">
 <meta name=price content=3>
@@ -27,10 +29,11 @@ def taken(
     body: bytes = PAGE,
     url: str = "https://a.test/p/q/",
     charset: str = "utf-8",
+    xml: bool = False,
     **limits: int,
 ) -> Extraction:
     spec = parse_spec({"seeds": ["https://a.test/"], "extract": {"items": list(rules), **limits}})
-    page = ExtractionInput(7, bytes(16), url, charset, body)
+    page = ExtractionInput(7, bytes(16), url, charset, body, xml)
     return extract(page, spec.extract.items, spec.extract.item_limits())
 
 
@@ -97,6 +100,38 @@ def test_fields_of_json_ld_and_of_the_page() -> None:
 def test_page_with_a_byte_order_mark_has_its_title_in_its_head(charset: str) -> None:
     body = "\ufeff<!doctype html><html><head><title>Bolts</title></head></html>".encode(charset)
     assert data(taken(HEAD, body=body, charset=charset)) == [{"title": "Bolts"}]
+
+
+def test_xhtml_page_with_empty_elements_has_the_tree_that_it_means() -> None:
+    body = b"""<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title>Bolts</title>
+<script src="x.js"/><!-- <script/> --><script>//<![CDATA[
+"<i/>"//]]></script></head><body><h2 title="a > b"><a id='x/'/>M8<br/>steel</h2><i title="<i/>"/>
+<p><svg><path d="M1"/></svg><![CDATA[ <b/> ]]>end</p></body></html>"""
+    rule = {
+        "name": "page",
+        "fields": {
+            "title": {"css": "h2"},
+            "within": {"css": "h2 > br", "take": "html", "all": True},
+            "anchor": {"css": "a", "take": "html"},
+            "italic": {"css": "i", "take": "html"},
+            "last": {"css": "body > p", "take": "html"},
+            "script": {"css": "script:not([src])"},
+        },
+    }
+    assert data(taken(rule, body=body, xml=True)) == [
+        {"title": "M8steel", "within": ["<br>"], "anchor": '<a id="x/"></a>', "italic": '<i title="&lt;i/&gt;"></i>',
+         "last": '<p><svg><path d="M1"></path></svg> &lt;b/&gt; end</p>', "script": '//<![CDATA[ "<i/>"//]]>'}
+    ]  # fmt: skip
+    assert data(taken(rule, body=body))[0]["anchor"] == '<a id="x/">M8<br>steel</a>', "HTML has no empty anchor"
+
+
+@pytest.mark.parametrize(
+    "piece", ["<a ", "<a '", "<!--", "<![CDATA[", "<?", "<a b='\"", "<a/", "<", "<script>", "<script "]
+)
+def test_xhtml_of_broken_markup_is_prepared_in_linear_time(piece: str) -> None:
+    once = least_cpu_s(lambda: as_html(piece * (1 << 12)), enough=0)
+    bound = 8 * 3 * once + 0.05
+    assert least_cpu_s(lambda: as_html(piece * (1 << 15)), enough=bound) < bound
 
 
 def test_an_item_keeps_its_id_by_its_key_and_else_by_its_place() -> None:

@@ -74,6 +74,13 @@ def test_queries_of_requisites_are_encoded_as_the_page_is() -> None:
     assert found(reading(crawl, body, "text/html; charset=windows-1252")) == ["http://a.example/i?q=%E9"]
 
 
+def test_items_of_a_page_are_extracted_as_its_type_says() -> None:
+    for mime, xml in (("application/xhtml+xml", True), ("text/html", False)):
+        html = reading(Crawl(Requisites.NONE), mime=mime).html
+        assert html is not None
+        assert html.xml == xml
+
+
 def test_xhtml_page_with_empty_script_has_the_requisites_behind_it() -> None:
     body = b"<html><script src='a.js'/><img src='b.png'/></html>"
     urls = ["http://a.example/dir/a.js", "http://a.example/dir/b.png"]

@@ -46,22 +46,23 @@ class PageRules:
             return None
         if html is None:
             return Extraction()
-        page = ExtractionInput(crawl_id, fingerprint, html.base_of(url), html.charset, html.body)
+        page = ExtractionInput(crawl_id, fingerprint, html.base_of(url), html.charset, html.body, html.xml)
         return await extractor.extract(page, rules, self._limits)
 
 
 class Html:
-    """An HTML page from which items can be extracted. `charset`: a Python codec.
+    """An HTML page from which items can be extracted. `charset`: a Python codec. `xml`: the page is XHTML.
 
     `base_href`: the href of the page's base element as written, None without one.
     """
 
-    __slots__ = ("base_href", "body", "charset")
+    __slots__ = ("base_href", "body", "charset", "xml")
 
-    def __init__(self, body: bytes, charset: str, base_href: str | None) -> None:
+    def __init__(self, body: bytes, charset: str, base_href: str | None, *, xml: bool = False) -> None:
         self.body: Final = body
         self.charset: Final = charset
         self.base_href: Final = base_href
+        self.xml: Final = xml
 
     def base_of(self, url: str) -> str:
         """Return the URL to which the page's links are relative. `url`: the URL of the page."""

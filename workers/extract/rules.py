@@ -15,6 +15,7 @@ import workers.parse.windows_codecs  # noqa: F401  # registers codecs of pages
 from shared.domain.crawl.item_rules import ATTRIBUTE, ItemField, ItemLimits, ItemRule, Refusal, item_id
 from shared.domain.crawl.patterns import value_in
 from shared.domain.ids import CrawlId, Fingerprint
+from workers.extract.xhtml import as_html
 
 Value = str | int | float | bool | None
 
@@ -28,7 +29,7 @@ _MAX_OBJECTS: Final = 10_000
 class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
     """An HTML page from which items are extracted.
 
-    `base`: the URL to which its links are relative. `charset`: the Python codec of `body`.
+    `base`: the URL to which its links are relative. `charset`: the Python codec of `body`. `xml`: it is XHTML.
     """
 
     crawl_id: int
@@ -36,6 +37,7 @@ class ExtractionInput(msgspec.Struct, frozen=True, array_like=True):
     base: str
     charset: str
     body: bytes
+    xml: bool = False
 
 
 class ExtractedItem(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +106,7 @@ class _Document:
     def __init__(self, page: ExtractionInput) -> None:
         # A byte order mark would be text before the first tag, so that the parser would end the head there.
         text = page.body.decode(page.charset, "replace").removeprefix("\ufeff")
-        self._tree = LexborHTMLParser(text)
+        self._tree = LexborHTMLParser(as_html(text) if page.xml else text)
         self._base = page.base
         self._objects: list[tuple[frozenset[str], dict[str, Any]]] | None = None
 
