@@ -54,6 +54,15 @@ def test_listing_required_by_standard_is_read_as_it_says(case: dict[str, Any]) -
     assert not wrong(case)
 
 
+def test_listing_with_a_character_that_xml_lacks_is_read_to_its_end() -> None:
+    lists = "<urlset><url><loc>http://a.example/1</loc></url><url><loc>{}</loc></url></urlset>"
+    numbers = (*range(32), 0x7F, 0xD7FF, *range(0xD800, 0xE000, 0x100), 0xFFFD, 0xFFFE, 0xFFFF, 0x10FFFF, 0x110000)
+    forms = [f"&#{number};" for number in numbers] + [f"&#x{number:x};" for number in numbers] + ["\ufffe", "\uffff"]
+    for form in forms:
+        reader = ListingReader(FEED, lists.format(f"http://a.example/{form}2").encode(), "text/xml")
+        assert (len(urls(reader)), reader.problem) == (2, ""), form
+
+
 def test_listings_of_real_sites_are_read_as_meant() -> None:
     real = [case for case in ALL if not case.get("must")]
     failed = list(filter(None, map(wrong, real)))

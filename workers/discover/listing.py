@@ -7,6 +7,7 @@ file.
 
 import codecs
 import re
+import sys
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final
@@ -174,6 +175,9 @@ def _lines(first: str, texts: Iterator[str]) -> Iterator[list[Entry]]:
 
 
 _AMPERSAND: Final = re.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9A-Fa-f]{1,6});)")
+_NUMERIC: Final = re.compile(r"&#(?:([0-9]{1,7})|x([0-9A-Fa-f]{1,6}));")
+_XML_CHARACTER: Final = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""A character that XML may have (https://www.w3.org/TR/xml/#charsets)."""
 _MARKER: Final = 16
 """The maximum length, in characters, of markup that must not be split between two pieces of text.
 
@@ -183,8 +187,9 @@ Such markup is a character reference (`&#xE9;`), `<![CDATA[` or `]]>`."""
 def _mended(first: str, texts: Iterator[str]) -> Iterator[str]:
     """Yield the XML text, and escape each `&` that does not begin a valid reference. CDATA sections stay unchanged.
 
-    The parser would stop at a bare `&` in a URL, and at an entity of HTML such as `&nbsp;`. `first`: the first piece of
-    the text, `texts`: the following ones.
+    The parser would stop at a bare `&` in a URL, and at an entity of HTML such as `&nbsp;`. It would also stop at a
+    numeric reference to a character that XML does not have, so such a reference becomes a space. `first`: the first
+    piece of the text, `texts`: the following ones.
     """
     held, in_cdata = "", False
     for text in chain((first,), texts):
@@ -213,8 +218,16 @@ def _escaped(text: str, in_cdata: bool) -> tuple[str, bool]:
             parts.append(text[at:] if end < 0 else text[at:end])
         else:
             end = text.find("<![CDATA[", at)
-            parts.append(_AMPERSAND.sub("&amp;", text[at:] if end < 0 else text[at:end]))
+            part = _AMPERSAND.sub("&amp;", text[at:] if end < 0 else text[at:end])
+            parts.append(_NUMERIC.sub(_valid, part) if "&#" in part else part)
         if end < 0:
             return "".join(parts), in_cdata
         in_cdata, at = not in_cdata, end + 3
         parts.append(text[end:at])
+
+
+def _valid(reference: re.Match[str]) -> str:
+    """Return a numeric reference unchanged, or a space if XML does not have its character."""
+    decimal, hexadecimal = reference.groups()
+    number = int(decimal) if decimal is not None else int(hexadecimal, 16)
+    return reference[0] if number <= sys.maxunicode and _XML_CHARACTER.match(chr(number)) else " "

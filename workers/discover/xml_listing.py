@@ -101,7 +101,11 @@ class XmlListing:
         parser.EntityDeclHandler = self._entity
 
     def feed(self, text: str) -> list[Entry]:
-        """Parse the next piece of text. Return the entries that it completes."""
+        """Parse the next piece of text. Return the entries that it completes.
+
+        A character that XML does not have counts as a space, because the parser would stop there.
+        """
+        text = text.replace("\ufffe", " ").replace("\uffff", " ")
         return self._parse(text.encode("utf-8", "replace").translate(_NO_XML_CHARACTER), False)
 
     def close(self) -> list[Entry]:
