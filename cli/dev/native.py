@@ -114,7 +114,7 @@ def try_out(path: str) -> str | None:
     Otherwise return a text with the wrong result. Raise an exception if the file cannot be loaded.
     """
     scan = load(Path(path))(_TRIAL)
-    return None if scan == ([b"1"], [b"a rel=x href=4>"], b"x", False) else f"it found {scan!r}"
+    return None if scan == ([b"1"], [b"a rel=x href=4>"], [1], b"x", False) else f"it found {scan!r}"
 
 
 def main() -> int:

@@ -165,6 +165,26 @@ def test_links_beyond_the_limit_are_cut_and_said_to_be() -> None:
     assert (marked.links_cut, marked.cut_links, len(marked.links)) == (1, ("/3",), 2)
 
 
+@pytest.mark.parametrize("max_count", range(9))
+def test_links_beyond_the_limit_are_the_last_of_the_page(max_count: int) -> None:
+    """In document order, with plain links and others mixed."""
+    html = (
+        "<base href=/b><link rel=next href=/0><a rel=noopener href='/1'>1</a><a href='/2'>2</a><a rel=noopener "
+        "href='/1'>"
+        '<a href="/3"><a href="/4"><iframe src=/5></iframe><a href="/3"><img srcset="/6, /7 2x"><a href="/8">'
+    )
+    page = parsed(html, Extract(max_links_per_page=max_count, srcset=True))
+    assert sorted(link.href for link in page.links) == [f"/{number}" for number in range(max_count)]
+    assert (page.links_cut, sorted(page.cut_links)) == (9 - max_count, [f"/{number}" for number in range(max_count, 9)])
+
+
+def test_page_with_ten_times_too_many_links_has_the_first_ones() -> None:
+    html = "<a rel=x href=/m>" + "".join(f'<a href="/{number}">' for number in range(2_000)) + "<a rel=x href=/n>"
+    page = parsed(html, Extract(max_links_per_page=3))
+    assert sorted(link.href for link in page.links) == ["/0", "/1", "/m"]
+    assert page.links_cut > 1_000
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [

@@ -31,7 +31,7 @@ In a wheel, the compiled scanner is beside its source."""
 REASON: Final = "reason.txt"
 """The file in `BUILT` with the reason why the build failed."""
 
-_RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], bytes, bool]]
+_RawScan = Callable[[bytes, bool, bool, int], tuple[list[bytes], list[bytes], list[int], bytes, bool]]
 
 
 @dataclass(frozen=True, slots=True)

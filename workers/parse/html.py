@@ -13,6 +13,7 @@ not resolved to URLs yet.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache, partial
@@ -26,7 +27,7 @@ from workers.parse.charset import is_ascii_based
 from workers.parse.directives import NOTHING_FORBIDDEN, Directives, meta_robots
 from workers.parse.references import attribute_text, plain_text
 from workers.parse.scanner import scan_tags
-from workers.parse.start_tags import ATTRIBUTE
+from workers.parse.start_tags import ATTRIBUTE, Scan
 
 MAX_TITLE_CHARS: Final = 512
 _MAX_TITLE_BYTES: Final = 8 * 1024
@@ -81,8 +82,8 @@ class ParsedPage(msgspec.Struct, frozen=True, gc=False):
 
     - `anchors`: the hrefs of plain links, which are most links of a page. `marked`: the other links, with their kinds.
       Both are in document order.
-    - `links_cut`: how many links are left out, because the page has more than `max_links_per_page`. This is a minimum
-      if the page has over ten times as many links as allowed, because the rest of the page is not read.
+    - `links_cut`: how many links are left out, because they come after the first `max_links_per_page`. This is a
+      minimum if the page has over ten times as many links as allowed, because the rest of the page is not read.
     - `cut_links`: the hrefs of some of the links that are left out, at most MAX_EXAMPLES.
     - `feeds`: the RSS and Atom feeds that the page names.
     """
@@ -122,6 +123,7 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
     hrefs = list(dict.fromkeys(scan.hrefs))
     head = _Head(product)
     marked: list[PageLink] = []
+    ends: list[int] = []
     interpret = _interpret
     for tag in dict.fromkeys(scan.tags):
         meaning = interpret(tag, charset) if len(tag) <= _CACHED_TAG_BYTES else _interpreted(tag, charset)
@@ -129,13 +131,15 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
             marked.append(meaning)
         elif type(meaning) is _Element:
             marked += head.add(meaning)
+        ends.append(len(marked))
     cut = max(len(hrefs) + len(marked) - max_count, int(scan.cut))
     cut_links: list[str] = []
     if cut:
-        cut_links = _texts(hrefs[max_count : max_count + MAX_EXAMPLES], charset)
-        del hrefs[max_count:]
-        cut_links += [link.href for link in marked[max_count - len(hrefs) :][:MAX_EXAMPLES]]
-        del marked[max_count - len(hrefs) :]
+        marked_kept = _marked_within(scan, ends, max_count)
+        plain_kept = max_count - marked_kept
+        cut_links = _texts(hrefs[plain_kept : plain_kept + MAX_EXAMPLES], charset)
+        cut_links += [link.href for link in marked[marked_kept:][:MAX_EXAMPLES]]
+        del hrefs[plain_kept:], marked[marked_kept:]
     parsed = ParsedPage(
         title=" ".join(plain_text(scan.title[:_MAX_TITLE_BYTES], charset).split())[:MAX_TITLE_CHARS],
         lang=head.lang,
@@ -150,6 +154,29 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
         cut_links=tuple(cut_links[:MAX_EXAMPLES]),
     )
     return parsed if encoding is None else _with_queries_in(encoding, parsed)
+
+
+def _marked_within(scan: Scan, ends: list[int], max_count: int) -> int:
+    """Return how many of the first `max_count` different links of a page, in document order, are no plain links.
+
+    `ends`: for each of the different tags, how many links are in it and in the tags before it.
+    """
+    plain = list(_first_places(scan.hrefs).values())
+    count = 0
+    for place, end in zip(_first_places(scan.tags).values(), ends, strict=True):
+        left = max_count - count - bisect_left(plain, scan.before[place])
+        if left <= 0:
+            break
+        count = min(count + left, end)
+    return count
+
+
+def _first_places(values: list[bytes]) -> dict[bytes, int]:
+    """Return the index of the first occurrence of each value, in order."""
+    places: dict[bytes, int] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, place)
+    return places
 
 
 def _with_queries_in(encoding: str, page: ParsedPage) -> ParsedPage:

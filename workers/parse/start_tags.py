@@ -19,12 +19,14 @@ class Scan(NamedTuple):
 
     - `hrefs`: the raw href values of plain links (`a` elements without rel, whose href has no NUL or CR).
     - `tags`: the start tags of other elements with links or metadata: raw bytes without `<`, up to and including `>`.
+    - `before`: for each of `tags`, how many of `hrefs` come before it in the page.
     - `title`: the raw text of the first title element.
     - `cut`: True if scanning stopped at the limit.
     """
 
     hrefs: list[bytes]
     tags: list[bytes]
+    before: list[int]
     title: bytes
     cut: bool
 

@@ -375,6 +375,20 @@ static PyObject *list_of(const scanner *s, const spans *of)
     return list;
 }
 
+/* Return, for each tag, how many hrefs come before it. */
+static PyObject *hrefs_before(const scanner *s)
+{
+    PyObject *list = PyList_New(s->tags.count);
+    for (Py_ssize_t i = 0, count = 0; list != NULL && i < s->tags.count; i++) {
+        while (count < s->hrefs.count && s->hrefs.items[count].begin < s->tags.items[i].begin)
+            count++;
+        PyObject *item = PyLong_FromSsize_t(count);
+        if (item == NULL || PyList_SetItem(list, i, item) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static PyObject *scan_tags(PyObject *Py_UNUSED(module), PyObject *arguments)
 {
     PyObject *html, *result = NULL;
@@ -403,11 +417,12 @@ static PyObject *scan_tags(PyObject *Py_UNUSED(module), PyObject *arguments)
         PyErr_NoMemory();
     } else {
         PyObject *hrefs = list_of(&s, &s.hrefs), *tags = hrefs ? list_of(&s, &s.tags) : NULL;
-        PyObject *title = tags ? bytes_of(&s, s.title) : NULL;
+        PyObject *before = tags ? hrefs_before(&s) : NULL, *title = before ? bytes_of(&s, s.title) : NULL;
         if (title != NULL)
-            result = Py_BuildValue("OOOO", hrefs, tags, title, s.stopped < s.end ? Py_True : Py_False);
+            result = Py_BuildValue("OOOOO", hrefs, tags, before, title, s.stopped < s.end ? Py_True : Py_False);
         Py_XDECREF(hrefs);
         Py_XDECREF(tags);
+        Py_XDECREF(before);
         Py_XDECREF(title);
     }
     free(s.hrefs.items);
@@ -419,15 +434,14 @@ static PyObject *scan_tags(PyObject *Py_UNUSED(module), PyObject *arguments)
 }
 
 static PyMethodDef METHODS[] = {
-    {"scan", scan_tags, METH_VARARGS, "scan(html, images, xml, limit) -> (hrefs, tags, title, cut), as Scan has them"},
+    {"scan", scan_tags, METH_VARARGS, "scan(html, images, xml, limit) -> (hrefs, tags, before, title, cut), as Scan"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
 
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "_tags", "The tag scanner of workers/parse/tags.py, compiled.", 0, METHODS, SLOTS,
-    NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_tags", "The tag scanner of workers/parse/tags.py, compiled.", 0, METHODS, SLOTS, 0, 0, 0,
 };
 
 PyMODINIT_FUNC PyInit__tags(void)

@@ -100,6 +100,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
     wanted = _WANTED_WITH_IMAGES if images else _WANTED
     hrefs: list[bytes] = []
     tags: list[bytes] = []
+    before: list[int] = []
     title: bytes | None = None
     templates: list[bool] = []  # for each open template element: True if it hides its content
     hidden = foreign = position = 0
@@ -116,6 +117,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
                 hrefs.append(href)
             else:
                 tags.append(tag)
+                before.append(len(hrefs))
             if len(hrefs) + len(tags) >= limit:
                 break
             continue
@@ -147,6 +149,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
         elif not closing:
             if name in wanted and not hidden:
                 tags.append(html[start + 1 : behind])
+                before.append(len(hrefs))
                 if len(hrefs) + len(tags) >= limit:
                     break
             if name == b"plaintext":
@@ -155,7 +158,7 @@ def scan_tags(html: bytes, *, images: bool = False, xml: bool = False, limit: in
                 position = raw_text_end(html, behind, name)
                 if name == b"title" and title is None and not foreign and not hidden:
                     title = html[behind:position]
-    return Scan(hrefs, tags, title or b"", position < end)
+    return Scan(hrefs, tags, before, title or b"", position < end)
 
 
 def tag_end(html: bytes, position: int) -> int:
