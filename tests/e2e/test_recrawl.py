@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import time
+from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from warcio.archiveiterator import ArchiveIterator
 from shared.domain.archive.model import labelled_sha1, payload_digest
 from shared.domain.frontier.page_history import decoded, unpacked
 from shared.runtime.supervise import dying_with
+from tests.support.archive.stored_crawl import index_lines
 from tests.support.processes.orb_command import ROOT, command_line, export
 from tests.support.web.changing_site import MODIFIED, page, serving
 
@@ -110,6 +112,8 @@ def test_refresh_finds_exactly_what_changed_between_passes(tmp_path: Path) -> No
         exported = [(row["kind"], row["url"], row["version"]) for row in export("changes", folder)]
         assert exported == [(kind, f"{site.url}{path}", version) for kind, path, version in changes(folder)]
         assert rows(folder, "SELECT version FROM page_versions ORDER BY host_id, fingerprint") == [(1,), (1,)]
+        indexed = Counter(line["url"].removeprefix(site.url) for line in index_lines(folder))
+        assert indexed == {"/": 2, "/a": 1, "/b": 2, "/c": 1, "/d": 1, "/e": 1}, "each version that is listed"
         identity = "SELECT discovered - queued - leased - done - failed - excluded, queued, revisits"
         assert rows(folder, f"{identity} FROM crawl_counters") == [(0, 5, 5)]
 

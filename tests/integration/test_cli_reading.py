@@ -232,6 +232,21 @@ def test_the_index_lists_each_page_once_at_its_record(crawl: StoredCrawl) -> Non
         assert (record.url, record.digest) == (line["url"], f"sha1:{line['digest']}")
 
 
+def test_index_lists_every_earlier_version_of_a_page(crawl: StoredCrawl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PIECE", 2)
+    with closing(sqlite3.connect(crawl.path / "crawl.db")) as database, database:
+        for version in (1, 2, 3):
+            database.execute(
+                "INSERT INTO page_versions (crawl_id, host_id, fingerprint, version, at_ms, status, size, mime, digest,"
+                ' segment, "offset", length) SELECT crawl_id, host_id, fingerprint, ?, at_ms - ? * 86400000, status,'
+                ' size, mime, digest, segment, "offset", length FROM fetches WHERE page',
+                (version, 4 - version),
+            )
+    complete_archive(CrawlFolder(crawl.path))
+    dates = [line.split(b" ", 2)[1][:8] for line in (crawl.path / "archive" / "index.cdxj").read_bytes().splitlines()]
+    assert dates == [b"20231111", b"20231112", b"20231113", b"20231114"] * len(crawl.pages)
+
+
 def test_warc_gives_the_body_the_head_and_the_record(crawl: StoredCrawl, orb: Orb, tmp_path: Path) -> None:
     assert orb("warc", crawl.path, SEED) == BODY + b"0"
     with_head = orb("warc", crawl.path, f"{SEED}1", "--headers")

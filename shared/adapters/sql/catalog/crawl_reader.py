@@ -8,6 +8,7 @@ meanwhile appears in its old or its new form.
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial, wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -44,20 +45,28 @@ T = TypeVar("T")
 
 PIECE: Final = 2_000
 _CHAIN: Final = 50
-_START: Final = {"after_host": -1, "after": b""}
+_START: Final = {"after_host": -1, "after": b"", "after_version": 0}
 _AFTER: Final = "f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint) > (:after_host, :after)"
 
+_KNOWN: Final = (
+    " f JOIN urls u ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
+    " JOIN hosts h ON h.host_id = f.host_id"
+)
 _CAPTURES = (
     "SELECT f.host_id, f.fingerprint, u.url, h.host, u.depth, f.status, f.mime, f.digest, f.size, f.segment,"
     ' f."offset", f.length, f.at_ms, f.title, f.truncated, f.links, f.links_found,'
-    " u.reason AS url_reason, s.context FROM fetches f JOIN urls u"
-    " ON u.crawl_id = f.crawl_id AND u.host_id = f.host_id AND u.fingerprint = f.fingerprint"
-    f" JOIN hosts h ON h.host_id = f.host_id{joined('f')}"
+    f" u.reason AS url_reason, s.context FROM fetches{_KNOWN}{joined('f')}"
     f" WHERE {_AFTER} AND f.segment IS NOT NULL {{}}"
     " ORDER BY f.crawl_id, f.host_id, f.fingerprint LIMIT :max_count"
 )
 _PAGES = Query(_CAPTURES.format("AND f.page"))
 _ANSWERS = Query(_CAPTURES.format(""))
+_VERSIONS = Query(
+    "SELECT f.host_id, f.fingerprint, f.version, u.url, h.host, f.at_ms, f.status, f.mime, f.digest, f.segment,"
+    f' f."offset", f.length FROM page_versions{_KNOWN}'
+    " WHERE f.crawl_id = :crawl_id AND (f.host_id, f.fingerprint, f.version) > (:after_host, :after, :after_version)"
+    " ORDER BY f.crawl_id, f.host_id, f.fingerprint, f.version LIMIT :max_count"
+)
 _URLS = Query(
     "SELECT f.host_id, f.fingerprint, f.url, h.host, f.state, f.reason, f.depth, f.attempts, v.url AS via_url,"
     " w.host AS via_name, r.status, r.mime, r.size, r.at_ms, r.location, r.truncated"
@@ -98,8 +107,6 @@ _URL = Query(
 _FETCH = Query("SELECT * FROM fetches WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint = :fingerprint")
 _DEAD = Query("SELECT evidence FROM dead_letters WHERE crawl_id = :crawl_id AND url = :url ORDER BY id DESC LIMIT 5")
 _DEAD_COUNT = Query("SELECT count(*) FROM dead_letters WHERE crawl_id = :crawl_id")
-
-
 _CHANGES_DELETED = Query("SELECT changes_deleted_ms FROM crawls WHERE crawl_id = :crawl_id")
 _TABLES = Query("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Query("SELECT version_num FROM alembic_version")
@@ -200,8 +207,8 @@ class CrawlReader:
         return ms
 
     def index_rows(self, crawl_id: CrawlId) -> Iterator[IndexRow]:
-        """Return an iterator over archived responses (pages, redirects, errors), each as a line of a CDXJ index."""
-        return map(index_row, self._pieces(_ANSWERS, crawl_id))
+        """Return an iterator over the lines of a CDXJ index: the last response of each URL, and earlier versions."""
+        return map(index_row, chain(self._pieces(_ANSWERS, crawl_id), self._pieces(_VERSIONS, crawl_id)))
 
     def host(self, crawl_id: CrawlId, name: str) -> HostView | None:
         """Return the host of this name, with its queue in the crawl. Return None if the file has no such host."""
@@ -222,7 +229,8 @@ class CrawlReader:
             yield from rows
             if len(rows) < PIECE:
                 return
-            place = place | {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
+            place |= {"after_host": rows[-1].host_id, "after": rows[-1].fingerprint}
+            place["after_version"] = getattr(rows[-1], "version", 0)
 
     def _rows(self, query: Query, **values: Any) -> Sequence[Any]:
         return self.read(lambda connection: query.rows(connection, **values))
