@@ -20,6 +20,7 @@ from shared.domain.web.url import Location, locate, scheme_of
 from shared.ports.archive import ArchiveUnavailable
 
 _MAX: int = 1 << 31
+"""The greatest size of a record, and of a body without its content coding, in bytes."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,19 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
             out.write(record)
             return Exit.OK
         stored = StoredBody(lambda: iter((record,)), record_limit=_MAX, decoded_limit=_MAX)
-        body = b"".join(stored)
+        if arguments.headers:
+            out.write(stored.head)
+        for piece in stored:
+            out.write(piece)
     except NotARecord as error:
         raise Usage(f"{url.url} cannot be read from {place.segment} at byte {place.offset}: {error}.") from error
     except (Permanent, ArchiveUnavailable) as error:
         raise Usage(f"the record of {url.url} cannot be read: {error}.") from error
-    if arguments.headers:
-        out.write(stored.head)
-    out.write(body)
     out.flush()
     if stored.refers_to is not None:
         say(f"unchanged since {stored.refers_to[1]}: the body is stored with the capture of {stored.refers_to[0]}")
     if stored.truncated:
         say(f"the body was cut when it was fetched: {stored.truncated}")
+    elif stored.incomplete == "truncated":
+        say(f"the body is longer than {_MAX} bytes, and is cut there; --record writes it as it is stored")
     if stored.decode_error:
         say(f"the body could not be decoded to its end: {stored.decode_error}")
     return Exit.OK
