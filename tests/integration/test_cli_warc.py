@@ -7,16 +7,17 @@ import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from isal import isal_zlib
 
 from cli.data import warc
 from cli.main import main
 from cli.terminal.exits import Exit
-from shared.domain.archive.model import Exchange
+from shared.domain.archive.model import Exchange, Revisit, RevisitProfile
 from shared.domain.archive.warc import page_records
 from tests.support.archive.crawl_folder import SEED, made
-from tests.support.archive.exchanges import IDS, exchange
+from tests.support.archive.exchanges import AT_MS, IDS, exchange
 
 MIB = 1 << 20
 GZIP = b"Content-Encoding: gzip"
@@ -70,3 +71,24 @@ def test_warc_of_a_body_over_its_limit_says_that_it_is_cut(
     out, err = capfdbinary.readouterr()
     assert out == b"\0" * MIB
     assert f"the body is longer than {MIB} bytes".encode() in err
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate", "gzip, br"])
+def test_warc_of_an_empty_body_with_a_coding_reports_no_damage(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], coding: str
+) -> None:
+    encoding = b"Content-Encoding: " + coding.encode()
+    folder = stored(tmp_path / "a.crawl", exchange(b"", b"Content-Length: 0", encoding))
+    assert main(["warc", str(folder), SEED]) == Exit.OK
+    assert capfdbinary.readouterr() == (b"", b"")
+
+
+def test_warc_of_a_revisit_with_a_coding_only_names_the_capture(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    revisit = Revisit(RevisitProfile.NOT_MODIFIED, SEED, AT_MS, b"1" * 20)
+    folder = stored(tmp_path / "a.crawl", msgspec.structs.replace(exchange(b"", GZIP), revisit=revisit))
+    assert main(["warc", str(folder), SEED]) == Exit.OK
+    out, err = capfdbinary.readouterr()
+    assert (out, err.count(b"\n")) == (b"", 1)
+    assert b"unchanged since 2023-11-14T22:13:20.123000Z" in err

@@ -98,6 +98,15 @@ def test_what_is_no_stored_answer_is_refused(old: bytes, new: bytes) -> None:
         b"".join(StoredBody(member(isal_zlib.compress(plain.replace(old, new), 1, 31))))
 
 
+@pytest.mark.parametrize("coding", [b"gzip", b"br", b"zstd", b"deflate", b"rot13"])
+def test_empty_body_with_a_coding_is_complete_and_must_end_there(coding: bytes) -> None:
+    plain = page_records(exchange(b"", b"Content-Length: 0", b"Content-Encoding: " + coding), IDS).response
+    read = StoredBody(member(isal_zlib.compress(plain, 1, 31)))
+    assert (b"".join(read), read.incomplete, read.decode_error) == (b"", None, None)
+    with pytest.raises(NotARecord, match="does not end where it says"):
+        b"".join(StoredBody(member(isal_zlib.compress(plain + b"more", 1, 31))))
+
+
 def test_a_revisit_names_the_capture_that_has_its_body() -> None:
     what = msgspec.structs.replace(
         exchange(b""), revisit=Revisit(RevisitProfile.NOT_MODIFIED, "http://a.test/", AT_MS, b"1" * 20)

@@ -65,7 +65,8 @@ class StoredBody:
         return f"<StoredBody {self.status} {self.url}>"
 
     def __iter__(self) -> Iterator[bytes]:
-        encodings = [value for name, value in self.headers if name == "content-encoding"]
+        # An empty body, such as that of every revisit, has no coding to remove, whatever its head says.
+        encodings = [value for name, value in self.headers if name == "content-encoding" and self._left]
         decoding = Decoding(_payload(self._record, self._left), ",".join(encodings), self._decoded_limit)
         some = False
         for piece in decoding:
