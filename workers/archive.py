@@ -209,7 +209,7 @@ class SegmentWriter:
             await asyncio.shield(self._commit or self._begin())
 
     def abandon(self) -> None:
-        """Close the WARC files that `close` could not complete. A later repair completes them.
+        """Close the WARC files that `close` could not complete. The repair at a later start completes them.
 
         No write may be under way.
         """
@@ -386,8 +386,8 @@ class WarcArchive:
     async def close(self) -> None:
         """Make all pages durable and complete every WARC file. The archive cannot be used afterwards.
 
-        If some files cannot be completed, close them all the same, and raise the first error. A later repair completes
-        them.
+        If some files cannot be completed, close them all the same, and raise the first error. The repair at a later
+        start completes them.
         """
         writers = [*self._writers.values(), *(writer for _, writer in self._finishing)]
         self._writers, self._finishing = {}, []
@@ -411,6 +411,10 @@ class WarcArchive:
 
     def segment_name(self, crawl_id: CrawlId, number: int) -> str:
         return f"{crawl_id}-{self._started}-{self._worker_id}-{number:04d}.warc.gz"
+
+    def is_own(self, segment: str) -> bool:
+        """Return True if this worker wrote the file with this name: this process, or an earlier one of the same id."""
+        return segment.split("-", 2)[-1].rpartition("-")[0] == self._worker_id
 
 
 def _member(record: bytes) -> bytes:

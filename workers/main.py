@@ -174,6 +174,7 @@ async def _work(settings: WorkerSettings, broker: Broker, stop: StopRequest, up:
             tuning = place.tuning(settings, runtime, reporter)
             background.start("tuning", tuning.run())
             background.start("exclusions", place.exclusions.run())
+            background.start("repair", _repair(archive, settings.dir / "archive"))
             reservations.marks = lambda: tuning.current.storage
         rationing = pressure_monitor_of(settings, reservations, runtime.set_pressure)
         await rationing.once()  # a worker that starts on a full disk must pull nothing
@@ -285,6 +286,28 @@ async def _archive(settings: WorkerSettings, clock: SystemClock) -> AsyncIterato
         yield archive
     finally:
         await archive.close()
+
+
+async def _repair(archive: WarcArchive, folder: Path) -> None:
+    """Complete the WARC files that earlier processes of this worker left unfinished, because they were killed.
+
+    Files that other workers write into the same folder are not touched. On a network file system without locks, those
+    of a living worker would look abandoned. After an error, log a warning. The next start tries that file again.
+    """
+    from shared.adapters.objects.repair import repair_segment, unfinished  # a local crawl must not load it
+
+    for path in await asyncio.to_thread(unfinished, folder):
+        if not archive.is_own(path.name):
+            continue
+        try:
+            repaired = await asyncio.to_thread(repair_segment, path)
+        except OSError as error:
+            log.warning("segment_repair.postponed", path=str(path), error=str(error))
+            continue
+        if repaired is not None:
+            log.info("segment.repaired", segment=repaired.segment, kept=repaired.kept, cut=repaired.cut)
+            if repaired.damaged:
+                log.warning("segment.damaged", segment=repaired.segment, ranges=repaired.damaged)
 
 
 @asynccontextmanager

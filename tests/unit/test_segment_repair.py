@@ -2,6 +2,7 @@
 
 import fcntl
 import gzip
+import mmap
 import os
 import zlib
 from pathlib import Path
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal import isal_zlib
 
+from shared.adapters.local.resources import resident
 from shared.adapters.objects.local import LocalSegments
-from shared.adapters.objects.repair import Repaired, repair_torn, scan_records
+from shared.adapters.objects.repair import Repaired, repair_segment, repair_torn, scan_records, unfinished
 from shared.domain.archive.model import ArchivedCrawl
 from shared.domain.archive.warc import page_records, warcinfo_record
 from shared.domain.ids import CrawlId
@@ -136,3 +138,23 @@ def test_a_repair_waits_for_no_lock(tmp_path: Path) -> None:
         fcntl.flock(holder, fcntl.LOCK_EX)
         assert repair_torn(tmp_path) == []
     assert len(repair_torn(tmp_path)) == 1
+
+
+def test_segment_that_cannot_be_repaired_keeps_its_name_and_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "7-20231114221320-w-0000.warc.gz.open").mkdir()
+    whole = left_open(tmp_path, INFO + PAGE)
+    refused, repaired = unfinished(tmp_path)
+    with pytest.raises(OSError, match="directory"):
+        repair_segment(refused)
+    assert repair_segment(repaired) == Repaired(NAME, len(INFO + PAGE), 0)
+    assert refused.exists()
+    assert not whole.exists()
+
+
+def test_scan_of_a_mapped_segment_keeps_little_of_it_in_memory(tmp_path: Path) -> None:
+    big = isal_zlib.compress(page_records(exchange(os.urandom(4 << 20)), IDS).response, 1, 31)
+    path = left_open(tmp_path, INFO + 24 * big)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        before = resident() or 0
+        assert scan_records(data).end == len(data)
+        assert (resident() or 0) - before < len(data) // 2

@@ -420,3 +420,22 @@ def test_idle_crawls_close_and_least_recently_used_beyond_limit() -> None:
     assert at_rest(visited, {CrawlId(0)}, IDLE_S + 2.0, max_open=MAX_OPEN) == [1, 2]
     assert at_rest(visited, {CrawlId(0)}, 5.0, max_open=5) == []
     assert at_rest(visited, {CrawlId(1)}, 0.0, max_open=2) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("7-20231114221320-w-1-0001.warc.gz.open", True),
+        ("7-20231114221320-w-1-12345.warc.gz.open", True),
+        ("7-20231114221320-w-0001.warc.gz.open", False),
+        ("7-20231114221320-w-1-1-0001.warc.gz.open", False),
+        ("7-20231114221320-x-w-1-0001.warc.gz.open", False),
+        ("7-20231114221320-W-1-0001.warc.gz.open", False),
+        ("w-1.warc.gz.open", False),
+    ],
+)
+def test_segment_of_a_worker_is_told_by_its_whole_id(name: str, own: bool) -> None:
+    archive = opened(MemorySegments())
+    assert archive.is_own(name) is own
+    assert archive.is_own(archive.segment_name(CRAWL.crawl_id, 3))
+    archive.threads.shutdown()

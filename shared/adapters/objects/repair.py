@@ -18,6 +18,8 @@ from shared.adapters.objects.local import OPEN_SUFFIX, is_at, sync_folder
 
 _MAGIC: Final = b"\x1f\x8b\x08"
 _PIECE: Final = 16 * 1024
+_MAX_RESIDENT: Final = 16 << 20
+"""The repair reads about so many bytes of a mapped file, and then removes them from this process's memory."""
 # The stub declares the exception as an instance.
 _DAMAGE: Final = cast("type[Exception]", isal_zlib.error)
 _HEADER_LIMIT: Final = 1 << 20
@@ -61,15 +63,19 @@ def repair_torn(folder: Path) -> list[Repaired]:
     A file is deleted if it has no whole record. It is also deleted if all its whole records are `warcinfo` records,
     because these only describe the file.
     """
-    if not folder.is_dir():
-        return []
-    done = [outcome for path in sorted(folder.glob(f"*{OPEN_SUFFIX}")) if (outcome := _repair(path)) is not None]
-    if done:
-        sync_folder(folder)
-    return done
+    return [outcome for path in unfinished(folder) if (outcome := repair_segment(path)) is not None]
 
 
-def _repair(path: Path) -> Repaired | None:
+def unfinished(folder: Path) -> list[Path]:
+    """Return the paths of the unfinished WARC files in `folder`, including those whose writer is alive."""
+    return sorted(folder.glob(f"*{OPEN_SUFFIX}"))
+
+
+def repair_segment(path: Path) -> Repaired | None:
+    """Repair one of the `unfinished` files, as `repair_torn` does. Return None if the file was skipped.
+
+    Raise OSError if the file cannot be read or changed. The file keeps its name then.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -89,12 +95,15 @@ def _repair(path: Path) -> Repaired | None:
         name = path.name.removesuffix(OPEN_SUFFIX)
         if scan.pages == 0:
             path.unlink()
-            return Repaired(name, 0, size)
-        if scan.end < size:
-            os.ftruncate(fd, scan.end)
-        os.fsync(fd)
-        path.rename(path.with_name(name))
-        return Repaired(name, scan.end, size - scan.end, scan.damaged)
+            repaired = Repaired(name, 0, size)
+        else:
+            if scan.end < size:
+                os.ftruncate(fd, scan.end)
+            os.fsync(fd)
+            path.rename(path.with_name(name))
+            repaired = Repaired(name, scan.end, size - scan.end, scan.damaged)
+        sync_folder(path.parent)
+        return repaired
     finally:
         os.close(fd)
 
@@ -118,7 +127,7 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
     Bytes that are not a whole record count as damage if a whole record follows them. Otherwise they are the torn tail,
     which may be cut off.
     """
-    end = pages = position = 0
+    end = pages = position = released = 0
     damaged: list[tuple[int, int]] = []
     with memoryview(data) as view:
         while position < len(view):
@@ -132,6 +141,10 @@ def scan_records(data: "mmap.mmap | bytes") -> SegmentScan:
                 continue
             position = end = member.end
             pages += not member.warcinfo
+            if isinstance(data, mmap.mmap) and end - released > _MAX_RESIDENT:
+                # Otherwise a worker's memory would grow by the size of the file, and it would take no visits.
+                data.madvise(mmap.MADV_DONTNEED)
+                released = end
     return SegmentScan(end, pages, tuple(damaged))
 
 
