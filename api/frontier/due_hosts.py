@@ -4,7 +4,7 @@
 first host.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from api.frontier.host_shares import CrawlQueue
@@ -32,9 +32,12 @@ class DueHosts:
     def __len__(self) -> int:
         return self._due
 
-    def waiting(self, may_dispatch: Callable[[CrawlId], bool]) -> int:
-        """Return the number of hosts in the lines of the crawls that may dispatch, by `may_dispatch`."""
-        return sum(len(line.hosts) for line in self._lines.values() if may_dispatch(line.crawl_id))
+    def waiting(self, may_dispatch: Callable[[CrawlId], bool]) -> Counter[str]:
+        """Return the number of hosts in the lines of the crawls that may dispatch (`may_dispatch`), by pool."""
+        counts: Counter[str] = Counter()
+        for line in self._lines.values():
+            counts[line.pool] += len(line.hosts) if may_dispatch(line.crawl_id) else 0
+        return counts
 
     def crawls(self) -> Iterable[CrawlId]:
         """Return the crawls that have a line."""

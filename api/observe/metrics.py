@@ -61,7 +61,9 @@ DRIFT = Metric(
     "conservation_drift", "gauge", "Difference between counters that must agree; 0 if they do.", ("crawl", "identity")
 )
 READ_AGE = Metric("stats_age_seconds", "gauge", "Age of the counts that are read from SQL and NATS.")
-QUEUES = Metric("queues_due", "gauge", "Queues (crawl and host) that may be visited now and wait for a worker.")
+QUEUES = Metric(
+    "queues_due", "gauge", "Queues (crawl and host) that may be visited now and wait for a worker, by pool.", ("pool",)
+)
 HOSTS = Metric("hosts_loaded", "gauge", "Hosts loaded in memory.")
 SHARDS = Metric("shards", "gauge", "URL shards that are leased: pending, in_flight or expired.", ("pool", "state"))
 SHARD_AGE = Metric("shard_oldest_age_seconds", "gauge", "Time since the oldest of these shards was leased.", ("state",))
@@ -258,8 +260,10 @@ class MasterMetrics:
 
     def _frontier(self) -> Iterator[tuple[Metric, Values]]:
         ownerships, now = self._master.ownerships(), self._clock.elapsed()
-        due = (own.hosts.lines.waiting(partial(own.crawls.may_dispatch, now)) for own in ownerships)
-        yield QUEUES, {(): sum(due)}
+        due: Counter[str] = Counter()
+        for own in ownerships:
+            due.update(own.hosts.lines.waiting(partial(own.crawls.may_dispatch, now)))
+        yield QUEUES, _by_one(due)
         yield HOSTS, {(): sum(len(own.hosts) for own in ownerships)}
         shards: Counter[tuple[str, ...]] = Counter()
         oldest: dict[tuple[str, ...], float] = dict.fromkeys([("pending",), ("in_flight",), ("expired",)], 0.0)

@@ -80,10 +80,10 @@ CASES: Final = (
     }, 30, "Transactions (outcomes) are slow", {"work": "outcomes"}),
     Case("OrbDeadLetters", {'orb_dead_letters_total{instance="m1", kind="outcome"}': "0x9 2x9"}, 11,
          "A dead letter: outcome", {"kind": "outcome"}),
-    Case("OrbDispatchStalled", {'orb_queues_due{instance="m1"}': "5x40", 'orb_shards_dispatched_total{'
+    Case("OrbDispatchStalled", {'orb_queues_due{instance="m1", pool="eu"}': "5x40", 'orb_shards_dispatched_total{'
          'instance="m1"}': "0+60x9 540x30"}, 27, "Hosts are due, and nothing is dispatched"),
     Case("OrbPoolSaturated", {'orb_pool_free_visits{instance="m1", pool="eu"}': "20x9 0x60", 'orb_queues_due{'
-         'instance="m1"}': "2000x60"}, 42, "The pool eu has no free visits", {"pool": "eu"}),
+         'instance="m1", pool="eu"}': "2000x60"}, 42, "The pool eu has no free visits", {"pool": "eu"}),
     Case("OrbGrantsExpiring", {'orb_grants_expired_total{instance="m1"}': "0x9 0+60x60"}, 40,
          "Grants expire without a final outcome"),
     Case("OrbArchiveCommitFailing", {'orb_archive_commit_failures_total{instance="w1"}': "0x9 1x9"}, 11,
@@ -185,10 +185,10 @@ def test_alerts_and_documented_metrics_agree() -> None:
     assert unlike == {}
 
 
-def faults_of(promtool: str, tmp_path: Path, *stories: dict[str, Any]) -> str:
+def faults_of(promtool: str, tmp_path: Path, *stories: dict[str, Any], rules: Path = ALERTS) -> str:
     """What Prometheus finds wrong with these stories of the rules, empty if they are true."""
     path = tmp_path / "stories.yml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "tests": [*stories]}))
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "tests": [*stories]}))
     judged = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
     return "" if judged.returncode == 0 else judged.stdout + judged.stderr
 
@@ -210,3 +210,36 @@ def test_few_dead_hosts_beside_many_fetches_are_no_network_failure(promtool: str
 
 def test_alerts_fire_when_they_should_and_not_before(promtool: str, tmp_path: Path) -> None:
     assert faults_of(promtool, tmp_path, *map(story, CASES)) == ""
+
+
+def test_workers_wanted_follow_what_each_pool_has_to_do(promtool: str, tmp_path: Path) -> None:
+    series = {
+        'orb_worker_info{instance="w1", worker="w1", pool="default"}': 1,
+        'orb_worker_info{instance="w2", worker="w2", pool="default"}': 1,
+        'orb_worker_info{instance="w3", worker="w3", pool="browser"}': 1,
+        'orb_visits_limit{instance="w1"}': 100,
+        'orb_visits_limit{instance="w2"}': 200,
+        'orb_visits_limit{instance="w3"}': 4,
+        'orb_queues_due{instance="m1", pool="default"}': 300,
+        'orb_queues_due{instance="m2", pool="default"}': 151,
+        'orb_queues_due{instance="m1", pool="empty"}': 1025,
+        'orb_shards{instance="m1", pool="default", state="in_flight"}': 140,
+        'orb_shards{instance="m2", pool="default", state="pending"}': 9,
+        'orb_shards{instance="m2", pool="default", state="expired"}': 900,
+        'orb_shards{instance="m2", pool="browser", state="in_flight"}': 4,
+    }
+    wanted = {"default": 4, "browser": 1, "empty": 2}
+    story = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x2"} for name, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": "orb:pool_workers_wanted",
+                "eval_time": "2m",
+                "exp_samples": [
+                    {"labels": f'orb:pool_workers_wanted{{pool="{pool}"}}', "value": n} for pool, n in wanted.items()
+                ],
+            }
+        ],
+    }
+    assert faults_of(promtool, tmp_path, story, rules=ALERTS.with_name("scaling.yml")) == ""

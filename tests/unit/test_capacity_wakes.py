@@ -65,7 +65,8 @@ def queues_due(owned: Owned, now: float = 0.0) -> float:
     master = SimpleNamespace(ownerships=lambda: [owned.own])
     clock = SimpleNamespace(elapsed=lambda: now, unix_ms=lambda: EPOCH_MS)
     read = dict(MasterMetrics._frontier(cast(MasterMetrics, SimpleNamespace(_master=master, _clock=clock))))
-    (n,) = read[QUEUES].values()
+    [(pool, n)] = read[QUEUES].items()
+    assert pool == ("default",)
     assert isinstance(n, int)
     return n
 

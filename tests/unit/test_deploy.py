@@ -191,9 +191,10 @@ def labels_in(expression: str) -> set[str]:
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Every expression of the alerts and the dashboard, with where it stands."""
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text("utf-8"))
-    found = [(rule["alert"], rule["expr"]) for group in rules["groups"] for rule in group["rules"]]
+    """Every expression of the rules and the dashboard, with where it stands."""
+    read = [yaml.safe_load((DEPLOY / "prometheus" / name).read_text("utf-8")) for name in ("alerts.yml", "scaling.yml")]
+    rules = [rule for each in read for group in each["groups"] for rule in group["rules"]]
+    found = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules]
     board = json.loads((DEPLOY / "grafana" / "dashboards" / "orbweaver.json").read_text("utf-8"))
     found += [(panel["title"], each["expr"]) for panel in board["panels"] for each in panel.get("targets", [])]
     found += [(each["name"], each["query"]["query"]) for each in board["templating"]["list"]]
@@ -202,7 +203,7 @@ def expressions() -> list[tuple[str, str]]:
 
 def test_every_metric_and_label_that_is_watched_exists() -> None:
     known = {**documented("Masters"), **documented("Workers")}
-    besides = {"le", "instance", "job"}  # of histograms and of Prometheus itself
+    besides = {"le", "instance", "job", "__name__"}  # of histograms and of Prometheus itself
     for where, expression in expressions():
         named = metrics_in(expression)
         assert named <= set(known), where
