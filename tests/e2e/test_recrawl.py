@@ -140,15 +140,23 @@ def test_spent_page_budget_stops_new_pages_and_no_refresh(tmp_path: Path) -> Non
 def test_odd_validators_and_304_without_a_page_are_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "site.crawl"
     with serving() as site:
-        site.pages = {"/": page("start", "/long", "/date"), "/long": page("long"), "/date": page("date")}
-        site.odd = {"/long": '"' + "e" * (64 << 10) + '"', "/date": "the day before yesterday"}
+        site.pages = {
+            "/": page("start", "/long", "/date", "/tag"),
+            **{f"/{n}": page(n) for n in ("long", "date", "tag")},
+        }
+        site.odd = {
+            "/long": '"' + "e" * (64 << 10) + '"',
+            "/date": "the day before yesterday",
+            "/tag": '"r\xe9sum\xe9"',
+        }
         start = (site.url, "--recrawl", "1s", "--refresh", "--allow-net", "127.0.0.0/8", "--delay", "0", "--json")
         orb("crawl", *start, "--out", folder)
         site.taken()
         time.sleep(INTERVAL_S)
         summary = orb("crawl", "--out", folder, "--refresh", "--json")
-        assert site.taken() == [("/", None, 200), ("/date", None, 200), ("/long", None, 200)]
-        assert summary["revisited"] == {"unchanged": 3}
+        asked = [("/", None, 200), ("/date", None, 200), ("/long", None, 200), ("/tag", site.odd["/tag"], 304)]
+        assert site.taken() == asked
+        assert summary["revisited"] == {"unchanged": 4}
 
 
 def test_refresh_of_a_crawl_that_fetches_each_page_once_is_refused(tmp_path: Path) -> None:

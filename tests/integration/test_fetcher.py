@@ -32,6 +32,7 @@ async def serving_pages(connection: Connection) -> None:
         (FetchRequest("http://{}"), b""),
         (FetchRequest("http://{}/a/../b;x?q=%C3%A9&{{}}|[]\"'^`#part", HEADERS), b""),
         (FetchRequest("http://{}/?a=b", (*HEADERS, ("Accept-Encoding", "identity"), ("Host", "other.example"))), b""),
+        (FetchRequest("http://{}/", (("If-None-Match", '"v-\xe9t\xe9\x80\xff"'), ("X-Empty", ""))), b""),
         (FetchRequest("http://user:p%40ss@{}/secret"), b""),
         (FetchRequest("http://{}/form", HEADERS, "POST", b"a=1\0&b=2"), b"a=1\0&b=2"),
         (FetchRequest("http://{}/form", (("Content-Type", "text/plain"),), "PUT", b"x" * 3000), b"x" * 3000),

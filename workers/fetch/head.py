@@ -71,11 +71,12 @@ def locate(url: str) -> Target | None:
 class RequestHead(Struct, frozen=True):
     """A request head.
 
-    `raw` is the bytes that are sent; `lines` are the same headers in the form of CURLOPT_HTTPHEADER.
+    `raw` is the bytes that are sent; `lines` are the same headers in the form of CURLOPT_HTTPHEADER. They are bytes,
+    because pycurl takes only ASCII as text.
     """
 
     raw: bytes
-    lines: list[str]
+    lines: list[bytes]
 
 
 def request_head(
@@ -100,11 +101,11 @@ def request_head(
         extra.append(f"Content-Length: {body_bytes}")
     tail = "".join(f"\r\n{line}" for line in extra)
     raw = f"{method} {target.path} HTTP/1.1\r\n{host_line}{lines}{tail}\r\n\r\n".encode("latin-1")
-    return RequestHead(raw, [host_line, *curl_lines, *extra])
+    return RequestHead(raw, [host_line.encode("latin-1"), *curl_lines, *(line.encode("latin-1") for line in extra)])
 
 
 @lru_cache(maxsize=256)
-def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...], str | None]:
+def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[bytes, ...], str | None]:
     """Return the header lines as raw text, the lines for CURLOPT_HTTPHEADER, and the Host in `headers`, if any.
 
     In the raw text each line follows a CRLF. Raise ValueError for an invalid name or value.
@@ -128,7 +129,7 @@ def _prepared(headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...
         curl.append(f"Accept-Encoding: {ACCEPT_ENCODING}")
     # Disable the headers that libcurl would add by itself, unless the caller gave them.
     curl.extend(f"{name}:" for name in _CURL_DEFAULTS if name.lower() not in given)
-    return "".join(raw), tuple(curl), host
+    return "".join(raw), tuple([line.encode("latin-1") for line in curl]), host
 
 
 _CURL_DEFAULTS: Final = ("User-Agent", "Accept", "Expect", "Content-Type", "Proxy-Connection")
