@@ -148,6 +148,27 @@ def test_delay_longer_than_robots_txt_is_valid_lets_a_page_be_fetched(
     run(main())
 
 
+def test_header_of_the_spec_above_ascii_is_sent_as_latin_1(server: BrokerServer, tmp_path: Path) -> None:
+    async def script(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            await connection.send(page(b"", b"Content-Type: text/plain"))
+
+    async def main() -> None:
+        fetch = {"headers": {"X-Team": "caf\u00e9"}}
+        async with (
+            raw_server(script) as site,
+            owner_of(server, tmp_path, spec_for(site.url(), fetch=fetch)) as owner,
+            worker(server, tmp_path),
+        ):
+            lease = await owner.send(site.url("/a"))
+            await owner.ended(lease)
+            assert [result.end for result in owner.results(lease)] == [UrlEnd.ANSWERED]
+            assert [b"\r\nX-Team: caf\xe9\r\n" in request for request in site.requests] == [True, True]
+
+    run(main())
+
+
 def test_redirects_of_robots_txt_are_followed_over_visits_if_delay_is_long(
     server: BrokerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

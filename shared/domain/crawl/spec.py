@@ -243,7 +243,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     headers: Annotated[
-        dict[str, str], described("Further headers of every request, by name.", {"accept-language": "en"})
+        dict[str, str], described("Further request headers, by name, sent as ISO-8859-1.", {"accept-language": "en"})
     ] = {}
     connect_timeout_s: Annotated[
         Timeout, described("Seconds for the look-up of the name, and again for the connection, else it fails.", 10.0)
