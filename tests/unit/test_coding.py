@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shared.domain.web.coding import Decoding, decode
+from shared.domain.web.coding import MAX_MEMBERS, Decoding, decode
 
 MIB = 1024 * 1024
 
@@ -177,3 +177,14 @@ def test_a_bomb_that_unpacks_to_nothing_ends_at_the_cap_of_its_inner_stage() -> 
     empty_members = gzip.compress(gzip.compress(b"") * 200_000)
     decoded = decode(empty_members, "gzip, gzip", 64 * 1024)
     assert (decoded.data, decoded.truncated) == (b"", True)
+
+
+@pytest.mark.parametrize(("name", "noun"), [("gzip", "members"), ("zstd", "frames")])
+def test_only_the_first_members_of_a_body_are_decoded(name: str, noun: str) -> None:
+    """1.5 million members without data, 76 KB on the wire, took 16 s."""
+    member, empty = ENCODERS[name](b"page"), ENCODERS[name](b"")
+    whole = member + empty * (MAX_MEMBERS - 2) + member
+    assert decode(whole, name, MIB) == decode(b"pagepage", "", MIB)
+    more = encode(whole + member, [name])
+    decoded = decode(more, f"{name}, {name}", MIB)
+    assert (decoded.data, decoded.error) == (b"pagepage", f"{name}: more than {MAX_MEMBERS} {noun}")

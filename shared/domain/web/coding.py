@@ -1,7 +1,8 @@
 """Remove content codings (gzip, deflate, br, zstd) with bounded output. No I/O.
 
 A body may have several codings, one inside the other. A chain of generators removes them, one generator for each
-coding. Each yields at most `cap` bytes, in short pieces, even from a decompression bomb.
+coding. Each yields at most `cap` bytes, in short pieces, even from a decompression bomb. It decodes at most MAX_MEMBERS
+gzip members or zstd frames.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +26,13 @@ _ZSTD_STEP: Final = 128
 _ZSTD_MAGICS: Final = (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)))
 """The magic numbers of zstd frames (RFC 8878): that of an ordinary frame, and those of skippable frames."""
 _STEP: Final = 64 * 1024
+_GZIP_STEP: Final = 16 * 1024
+"""How many bytes of gzip data are given to the library at a time. At the end of a member, the library copies the rest
+of them."""
+MAX_MEMBERS: Final = 10_000
+"""How many gzip members or zstd frames a coding of a body may have. The data of further ones is not decoded.
+
+Members without data cost time and add nothing to the output, so that the cap does not bound them."""
 
 _InflateError: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub has an instance
 
@@ -52,7 +60,8 @@ class _Broken(Exception):
 def decode(body: bytes, content_encoding: str, cap: int) -> Decoded:
     """Return `body` without the codings in `content_encoding` (the header's value), at most `cap` bytes.
 
-    If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error.
+    If a coding is unknown, or there are more than _MAX_CODINGS, return the body as received, with an error. If a coding
+    has more than MAX_MEMBERS, return the data of the first ones, with an error.
 
     A body may have further bytes after the end of the encoded data. After gzip, deflate and zstd data they are ignored.
     After br data they are usually an error.
@@ -125,24 +134,30 @@ class _Budget:
 
 
 def _gzip(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the decoded data of all gzip members. After a member, bytes without the magic number are ignored."""
-    member = isal_zlib.decompressobj(31)
+    """Yield the decoded data of all gzip members. After a member, bytes without the magic number are ignored.
+
+    Raise _Broken if the data is invalid, ends within a member or has more than MAX_MEMBERS.
+    """
+    member, members = isal_zlib.decompressobj(31), 1
     begun = b""
     for piece in pieces:
-        data, begun = begun + piece, b""
-        while data:
-            if member.eof:
-                if data == _GZIP_MAGIC[:1]:
-                    begun = data
-                    break
-                if not data.startswith(_GZIP_MAGIC):
-                    return
-                member = isal_zlib.decompressobj(31)
-            try:
-                yield from _inflate(member, data)
-            except _InflateError as wrong:
-                raise _Broken(f"gzip: {wrong}") from wrong
-            data = member.unused_data
+        for start in range(0, len(piece), _GZIP_STEP):
+            data, begun = begun + piece[start : start + _GZIP_STEP], b""
+            while data:
+                if member.eof:
+                    if data == _GZIP_MAGIC[:1]:
+                        begun = data
+                        break
+                    if not data.startswith(_GZIP_MAGIC):
+                        return
+                    if members == MAX_MEMBERS:
+                        raise _Broken(f"gzip: more than {MAX_MEMBERS} members")
+                    member, members = isal_zlib.decompressobj(31), members + 1
+                try:
+                    yield from _inflate(member, data)
+                except _InflateError as wrong:
+                    raise _Broken(f"gzip: {wrong}") from wrong
+                data = member.unused_data
     if begun or not member.eof:
         raise _Broken("gzip: the data ends early")
 
@@ -202,10 +217,10 @@ def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
     - Only the first bytes of a magic number follow, and then the data ends: raise _Broken.
     - Other bytes follow: ignore the rest of the data.
 
-    Raise _Broken also if the data is invalid or ends within a frame.
+    Raise _Broken also if the data is invalid, ends within a frame or has more than MAX_MEMBERS frames.
     """
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    frame = decompressor.decompressobj()
+    frame, frames = decompressor.decompressobj(), 1
     begun = b""
     try:
         for piece in pieces:
@@ -219,7 +234,9 @@ def _zstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
                             break
                         if not data.startswith(_ZSTD_MAGICS):
                             return
-                        frame = decompressor.decompressobj()
+                        if frames == MAX_MEMBERS:
+                            raise _Broken(f"zstd: more than {MAX_MEMBERS} frames")
+                        frame, frames = decompressor.decompressobj(), frames + 1
                     yield frame.decompress(data)
                     data = frame.unused_data
     except zstandard.ZstdError as wrong:
