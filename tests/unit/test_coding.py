@@ -72,6 +72,14 @@ def test_any_bytes_end_as_a_value(junk: bytes, name: str) -> None:
     assert len(decoded.data) <= 4096
 
 
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+@pytest.mark.parametrize("size", [1 << 19, 3 * MIB + 1])
+def test_large_body_that_compresses_well_is_whole(name: str, size: int) -> None:
+    """The br library kept the end of such a body, so that it counted as damaged."""
+    body = (b"<p>one line of a page\n" * (size // 20))[:size]
+    assert decode(encode(body, [name]), name, 10 * MIB) == decode(body, "", 10 * MIB)
+
+
 def test_raw_deflate_is_told_from_the_zlib_format() -> None:
     body = b"raw deflate as old servers send it " * 200
     assert decode(raw_deflate(body), "deflate", MIB).data == body

@@ -199,9 +199,10 @@ def _brotli(pieces: Iterator[bytes]) -> Iterator[bytes]:
     stream = brotli.Decompressor()
     try:
         for data in pieces:
-            yield stream.process(data, output_buffer_limit=_PIECE)
-            while not stream.can_accept_more_data():
-                yield stream.process(b"", output_buffer_limit=_PIECE)
+            yield (out := stream.process(data, output_buffer_limit=_PIECE))
+            # The decompressor may keep output even if it accepts more data.
+            while not stream.is_finished() and (out or not stream.can_accept_more_data()):
+                yield (out := stream.process(b"", output_buffer_limit=_PIECE))
             if stream.is_finished():
                 return
     except brotli.error as wrong:
