@@ -2,14 +2,17 @@
 
 import asyncio
 import gzip
+import threading
 import tracemalloc
 
 import pytest
 from msgspec.structs import replace
 
+from shared.domain.web.coding import Decoded, decode
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Truncation
 from tests.support.web.fetchers import fetcher, run
 from tests.support.web.raw_server import Connection, Script, page, raw_server, saying
+from workers.fetch.decoding import DECODE_ON_LOOP
 
 # Where a limit is to be reached, it leaves a server that stands still for a moment time to do its part first.
 LIMITS = FetchLimits(connect_s=5, first_byte_s=10, total_s=20, header_bytes=64 * 1024, body_bytes=100_000)
@@ -150,6 +153,26 @@ def test_a_bomb_is_cut_at_the_decoded_limit() -> None:
     answer = answered(saying(page(bomb, b"Content-Encoding: gzip")), limits)
     assert answer.body == bomb
     assert (len(answer.decoded), answer.decoded_truncated, answer.truncated) == (MIB, True, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "coding", "on_loop"),
+    [(DECODE_ON_LOOP, b"gzip", True), (DECODE_ON_LOOP + 1, b"gzip", False), (1000, b"gzip, gzip", False)],
+)
+def test_body_that_may_take_long_is_decoded_outside_the_loop(
+    size: int, coding: bytes, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """92 KB of deflate blocks without data, in two codings, held the loop for 4 s."""
+    seen: list[bool] = []
+
+    def noted(body: bytes, content_encoding: str, cap: int) -> Decoded:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return decode(body, content_encoding, cap)
+
+    monkeypatch.setattr("workers.fetch.decoding.decode", noted)
+    body = gzip.compress(gzip.compress(b"page") if b"," in coding else b"page")
+    answer = answered(saying(page(body.ljust(size), b"Content-Encoding: " + coding)), replace(LIMITS, body_bytes=MIB))
+    assert (len(answer.body), answer.decoded, answer.decode_error, seen) == (size, b"page", None, [on_loop])
 
 
 def test_wrong_coded_data_is_kept_with_the_error() -> None:

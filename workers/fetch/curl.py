@@ -16,6 +16,7 @@ from msgspec import structs
 
 from shared.domain.web.addresses import parse_address
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchRequest, Timings
+from workers.fetch.decoding import decoded
 from workers.fetch.denials import Denials
 from workers.fetch.egress import EgressRules
 from workers.fetch.exchange import CurlExchange, HandleOptions
@@ -189,13 +190,14 @@ class CurlFetcher:
                 stale = isinstance(result, FetchFailed) and result.stale
                 ended = asyncio.get_running_loop().time()
                 self._kept.used(target.server, begun, ended, reused=exchange.reused, stale=stale)
-                return result
             finally:
                 exchange.reset()
                 if plain and not self._closed:
                     self._idle.append(exchange)
                 else:
                     exchange.curl.close()
+        # Other fetches may use the connection while this body is decoded.
+        return await decoded(result, request.limits.decoded_bytes) if isinstance(result, Answer) else result
 
     async def look_up(self, url: str, *, limit_s: float, proxy: str | None) -> None:
         """Look up the addresses of the URL's host in advance, so that `fetch` can use them (Fetcher.look_up)."""
@@ -219,7 +221,7 @@ class CurlFetcher:
         return await self._names.addresses(target.host, limit_s)
 
     async def _perform(self, exchange: CurlExchange) -> Answer | FetchFailed:
-        """Run the transfer of an exchange after its `begin`, and return the result.
+        """Run the transfer of an exchange after its `begin`, and return the result with the body as received.
 
         Afterwards libcurl has released the handle.
         """

@@ -12,7 +12,6 @@ import pycurl
 from msgspec import Struct
 
 from shared.domain.web.addresses import parse_address
-from shared.domain.web.coding import Decoded, decode
 from shared.domain.web.fetch import Answer, FailureKind, FetchFailed, FetchLimits, FetchRequest, Timings, Truncation
 from workers.fetch.egress import EgressRules
 from workers.fetch.head import RequestHead, ResponseHead, Target, response_head
@@ -337,7 +336,8 @@ class CurlExchange:
     def outcome(self, result: Result) -> Answer | FetchFailed:
         """Return the answer or failure of the fetch. `result`: libcurl's result code and error text.
 
-        Raise OSError if no socket could be opened.
+        In the answer, `decoded` is the body as received, with its content codings. Raise OSError if no socket could be
+        opened.
         """
         if self._no_socket is not None:
             raise self._no_socket
@@ -407,10 +407,6 @@ class CurlExchange:
 
     def _answer(self, head: ResponseHead, truncated: Truncation | None) -> Answer:
         body = b"".join(self._pieces)
-        decoded = Decoded(body)
-        coding = ", ".join([value for name, value in head.headers if name == "content-encoding"])
-        if not self._skips and (coding or len(body) > self._request.limits.decoded_bytes):
-            decoded = decode(body, coding, self._request.limits.decoded_bytes)
         return Answer(
             self._request.url,
             head.status,
@@ -418,13 +414,11 @@ class CurlExchange:
             self._head.raw,
             head.raw,
             body,
-            decoded.data,
+            body,
             self.curl.getinfo(pycurl.PRIMARY_IP),
             self._timings(),
             truncated,
-            decoded.error,
-            decoded.truncated,
-            head.version,
+            http_version=head.version,
         )
 
     def _timings(self) -> Timings:
