@@ -114,6 +114,33 @@ def test_a_body_of_exactly_the_limit_is_whole() -> None:
     assert (len(answer.body), answer.truncated) == (LIMITS.body_bytes, None)
 
 
+def test_body_in_tiny_chunks_takes_memory_for_its_bytes_only() -> None:
+    """Each chunk was an object: a body of 4 MB took 263 MB."""
+
+    async def script(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for number in range(100):
+            await connection.send(b"2\r\n%02d\r\n" % number * 3000)
+            await connection.send(b"1388\r\n%b\r\n" % (b"large" * 1000))
+        await connection.send(b"0\r\n\r\n")
+
+    async def main() -> tuple[Answer | FetchFailed, int]:
+        async with raw_server(script) as server, fetcher() as client:
+            tracemalloc.start()
+            try:
+                answer = await client.fetch(FetchRequest(server.url(), limits=replace(LIMITS, body_bytes=2 * MIB)))
+                return answer, tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+    answer, peak = run(main())
+    assert isinstance(answer, Answer), answer
+    assert answer.body == b"".join(b"%02d" % number * 3000 + b"large" * 1000 for number in range(100))
+    assert answer.truncated is None
+    assert peak < 4 * len(answer.body)
+
+
 @pytest.mark.parametrize("script", [endless_head, endless_header_line, endless_interim_responses])
 def test_an_endless_head_fails_within_memory(script: Script) -> None:
     tracemalloc.start()

@@ -28,6 +28,10 @@ _SUPPRESS_CONNECT_HEADERS: Final = 265
 DRAINED_BYTES: Final = 16 * 1024
 """An unwanted body of at most this size is received and dropped, so that its connection can be reused. For a
 longer body, the connection is closed."""
+_FEW_PIECES: Final = 32
+_SMALL_PIECE: Final = 4096
+"""After the first _FEW_PIECES of a body, pieces of fewer bytes are joined as they arrive. A server may send chunks of
+one or two bytes, and an object for each took 65 times the size of the body."""
 
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
@@ -91,7 +95,7 @@ class CurlExchange:
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._lines: list[bytes] = []
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | bytearray] = []
         self.set_connect_s = -1.0
         self.set_fresh = False
         self.set_http2: bool | None = None
@@ -300,8 +304,14 @@ class CurlExchange:
             self._size = limits.body_bytes
             self.cut = Cut.BODY
             return 0
-        self._pieces.append(piece)
         self._size = size
+        pieces = self._pieces
+        if len(pieces) < _FEW_PIECES or len(piece) >= _SMALL_PIECE:
+            pieces.append(piece)
+        elif type(pieces[-1]) is bytearray:
+            pieces[-1] += piece
+        else:
+            pieces.append(bytearray(piece))
         return None
 
     def outcome(self, result: Result) -> Answer | FetchFailed:
