@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Sequence
 from enum import Enum, auto
+from http import HTTPStatus
 from math import inf
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ _SMALL_PIECE: Final = 4096
 """After the first _FEW_PIECES of a body, pieces of fewer bytes are joined as they arrive. A server may send chunks of
 one or two bytes, and an object for each took 65 times the size of the body."""
 
+_LOGIN_AT_PROXY: Final = "the proxy asks for a login (407): let it admit the worker's address, as workers do not log in"
 _TOO_LARGE_HEAD: Final = "Too large response headers"
 
 
@@ -329,6 +331,8 @@ class CurlExchange:
             limit = min(limits.header_bytes, _CURL_HEADER_BYTES)
             return self._failed(FailureKind.HEADERS_TOO_LARGE, f"the response head is longer than {limit} bytes")
         head = response_head(self._lines[: self._head_lines] if self._head_lines else self._lines)
+        if head is not None and head.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and self._forwarded():
+            return self._failed(FailureKind.PROXY, _LOGIN_AT_PROXY)
         if head is not None and (self._skips or (code == 0 and self.cut is None)):
             return self._answer(head, None)
         match self.cut:
@@ -345,6 +349,14 @@ class CurlExchange:
         if head is not None and FAILURES.get(code) in (FailureKind.RESET, FailureKind.PROTOCOL, FailureKind.TLS):
             return self._answer(head, Truncation.DISCONNECT)
         return self._broken(code, text)
+
+    def _forwarded(self) -> bool:
+        """Return True if an HTTP proxy gets the request itself and forwards it, so that a 407 is the proxy's own.
+
+        For an https URL or with a SOCKS proxy, the response comes from the site.
+        """
+        request = self._request
+        return (request.proxy or "").lower().startswith("http") and request.url.lower().startswith("http:")
 
     def _late(self, limits: FetchLimits) -> FetchFailed:
         if self._lines:
