@@ -18,7 +18,7 @@ from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
 from tests.support.web import log_judge
 from tests.support.web.fetchers import run
-from tests.support.web.raw_server import Connection, page, raw_server
+from tests.support.web.raw_server import Connection, page, raw_server, saying
 from tests.support.web.synthetic_site import PageKind, SyntheticSite
 from tests.support.web.web_server import Web
 from tests.support.whole_records import parse_stored
@@ -165,6 +165,22 @@ def test_header_of_the_spec_above_ascii_is_sent_as_latin_1(server: BrokerServer,
             await owner.ended(lease)
             assert [result.end for result in owner.results(lease)] == [UrlEnd.ANSWERED]
             assert [b"\r\nX-Team: caf\xe9\r\n" in request for request in site.requests] == [True, True]
+
+    run(main())
+
+
+def test_login_that_a_proxy_wants_for_robots_txt_allows_no_page(server: BrokerServer, tmp_path: Path) -> None:
+    refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+
+    async def main() -> None:
+        async with raw_server(saying(refusal)) as proxy:
+            fetch = {"proxy": f"http://127.0.0.1:{proxy.port}"}
+            spec = spec_for("http://public.example/", fetch=fetch)
+            async with owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+                lease = await owner.send("http://public.example/a")
+                last = await owner.ended(lease)
+                assert (owner.results(lease), last.note and last.note.failure) == ([], "robots_proxy")
+                assert [request.split()[1] for request in proxy.requests] == [b"http://public.example/robots.txt"]
 
     run(main())
 
