@@ -21,6 +21,7 @@ from shared.wire.messages import ShardUrl
 from workers.extract.page_rules import Html
 
 if TYPE_CHECKING:
+    from workers.page_reading import PageReading
     from workers.visit_crawls import VisitCrawl
 
 
@@ -32,11 +33,14 @@ def conditions(entry: ShardUrl) -> tuple[tuple[str, str], ...]:
     return validators.conditions(entry.etag, entry.last_modified, entry.stored_ms / 1000) if entry.digest else ()
 
 
-def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
+def as_revisit(exchange: Exchange, entry: ShardUrl, reading: "PageReading") -> Exchange:
     """Return the exchange marked as a revisit if its payload is that of the URL's stored page, else unmarked.
 
     The archive stores a revisit without the payload, with a reference to the stored page. If this function computed the
     digest of the payload for the comparison, the result's `digest` is set.
+
+    `reading`: what was read from the answer. If it is a page, and the stored fetch was a sitemap or feed, the exchange
+    is unmarked. The owner then replaces the stored fetch by this one, so the archive needs the payload again.
     """
     answer = exchange.answer
     if not entry.digest:
@@ -50,6 +54,7 @@ def as_revisit(exchange: Exchange, entry: ShardUrl) -> Exchange:
         return msgspec.structs.replace(exchange, revisit=reference)
     digest = payload_digest(answer.body)
     same = 200 <= answer.status < 300 and digest == entry.digest
+    same = same and (reading.entries >= 0 or entry.reason == (reading.not_indexed or ""))
     equal = Revisit(RevisitProfile.IDENTICAL_PAYLOAD, answer.url, entry.stored_ms, digest) if same else None
     return msgspec.structs.replace(exchange, digest=digest, revisit=equal)
 

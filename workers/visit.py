@@ -410,7 +410,8 @@ class Visit:
         reading = await read_answer(crawl, page, entry, answer, at_ms, self._origins.robots, self._ctx.robots)
         seed = entry.depth == 0 and entry.hops == 0
         exchange = Exchange(answer, at_ms, entry.depth, outlinks=reading.archived, notes=reading.notes, seed=seed)
-        stored = None if reading.unstored else await self._ctx.archive.keep(crawl.archived, as_revisit(exchange, entry))
+        exchange = as_revisit(exchange, entry, reading)
+        stored = None if reading.unstored else await self._ctx.archive.keep(crawl.archived, exchange)
         self._ctx.failpoint("archived")
         self._ctx.stats.pages += 1
         self._ctx.stats.bytes += len(answer.body)
@@ -418,10 +419,8 @@ class Visit:
         taken = reading.html is not None or reading.not_indexed in BY_DIRECTIVE
         items = await self._items(crawl, page, reading.html, at_ms) if taken else None
         mark = content_mark(crawl, answer, reading.html, items)
-        wait_ms = retry_after_ms(answer, self._clock.unix_ms())
-        result = outcome.answered(
-            page.fingerprint, answer, reading, stored, at_ms=at_ms, retry_after_ms=wait_ms, mark=mark
-        )
+        key, wait_ms = page.fingerprint, retry_after_ms(answer, self._clock.unix_ms())
+        result = outcome.answered(key, answer, reading, stored, at_ms=at_ms, retry_after_ms=wait_ms, mark=mark)
         outlinks = tuple(some for some in (reading.outlinks, reading.feeds, reading.requisites) if some is not None)
         return SettledUrl(result, links, outlinks, items)
 

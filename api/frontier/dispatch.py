@@ -426,10 +426,8 @@ def shard_url(url: LeasedUrl) -> ShardUrl:
 
     If its page is stored, this includes the validators and the digest with which the new response is compared.
     """
-    last, kind = url.last, kind_of(url.flags)
+    last, kind, known = url.last, kind_of(url.flags), (url.url, url.depth, url.attempt, url.hops)
     if last is None:
-        return ShardUrl(url.url, url.depth, url.attempt, url.hops, kind=kind, extra=url.extra)
+        return ShardUrl(*known, kind=kind, extra=url.extra)
     etag, last_modified = (last.etag, last.last_modified) if conditional(url) else (None, None)
-    return ShardUrl(
-        url.url, url.depth, url.attempt, url.hops, etag, last_modified, last.at_ms, last.digest, kind, url.extra
-    )
+    return ShardUrl(*known, etag, last_modified, last.at_ms, last.digest, kind, url.extra, last.reason)

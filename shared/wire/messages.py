@@ -30,6 +30,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `stored_ms`: when the fetch of the stored page began (Unix ms), 0 if no page is stored.
     - `digest`: the sha1 of the stored page's payload, empty if no page is stored. An equal payload is not stored again.
     - `kind`: a shared.domain.frontier.states.UrlKind value; `extra`: the number of extra hops on the way to the URL.
+    - `reason`: why lists of pages leave out the stored fetch, such as `sitemap` or `noindex`. Empty if they show it.
     """
 
     url: str
@@ -42,6 +43,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: bytes = b""
     kind: int = 0
     extra: int = 0
+    reason: str = ""
 
 
 class UrlShard(msgspec.Struct, frozen=True, tag_field="type", tag="shard/1", omit_defaults=True):

@@ -8,11 +8,13 @@ from shared.domain.archive.model import Exchange, RevisitProfile, payload_digest
 from shared.domain.web.fetch import Answer, Timings
 from shared.domain.web.page_text import MAX_BYTES, visible_text
 from shared.wire.messages import ShardUrl
+from workers.page_reading import PageReading
 from workers.revisits import as_revisit, conditions
 
 URL = "http://a.test/"
 FETCHED_MS = 1_800_000_000_000
 BODY = b"<p>hello"
+PAGE = PageReading("text/html")
 PAST = "Tue, 01 Dec 2026 08:00:00 GMT"
 
 
@@ -46,7 +48,7 @@ def test_only_valid_validators_of_a_stored_page_are_sent(known: ShardUrl, sent: 
 
 
 def test_answer_304_refers_to_the_stored_page() -> None:
-    revisit = as_revisit(exchange(304, b""), entry('"a"')).revisit
+    revisit = as_revisit(exchange(304, b""), entry('"a"'), PAGE).revisit
     assert revisit is not None
     assert (revisit.profile, revisit.fetched_at_ms) == (RevisitProfile.NOT_MODIFIED, FETCHED_MS)
     assert revisit.digest == payload_digest(BODY)
@@ -54,22 +56,29 @@ def test_answer_304_refers_to_the_stored_page() -> None:
 
 def test_answer_304_to_an_unconditional_request_refers_to_nothing() -> None:
     for known in (entry(), entry("unquoted"), ShardUrl(URL, 0)):
-        assert as_revisit(exchange(304, b""), known).revisit is None
+        assert as_revisit(exchange(304, b""), known, PAGE).revisit is None
 
 
 def test_answer_304_that_names_another_page_refers_to_nothing() -> None:
     answered = exchange(304, b"")
     other = replace(answered.answer, headers=(("etag", '"b"'),))
-    assert as_revisit(msgspec.structs.replace(answered, answer=other), entry('"a"')).revisit is None
+    assert as_revisit(msgspec.structs.replace(answered, answer=other), entry('"a"'), PAGE).revisit is None
 
 
 def test_equal_payload_is_a_revisit_and_another_one_a_response() -> None:
-    same = as_revisit(exchange(), entry())
+    same = as_revisit(exchange(), entry(), PAGE)
     assert same.revisit is not None
     assert same.revisit.profile is RevisitProfile.IDENTICAL_PAYLOAD
-    changed = as_revisit(exchange(body=b"<p>bye"), entry())
+    changed = as_revisit(exchange(body=b"<p>bye"), entry(), PAGE)
     assert (changed.revisit, changed.digest) == (None, payload_digest(b"<p>bye"))
-    assert as_revisit(exchange(404), entry()).revisit is None
+    assert as_revisit(exchange(404), entry(), PAGE).revisit is None
+
+
+def test_page_stored_as_a_feed_before_is_a_response_and_a_feed_a_revisit() -> None:
+    feed = replace(entry(), reason="sitemap")
+    page = as_revisit(exchange(), feed, PAGE)
+    assert (page.revisit, page.digest) == (None, payload_digest(BODY))
+    assert as_revisit(exchange(), feed, PageReading("text/xml", entries=2)).revisit is not None
 
 
 def test_visible_text_has_a_line_for_each_block() -> None:

@@ -9,7 +9,9 @@ from shared.domain.ids import CrawlId, Fingerprint, HostId
 class LastFetch(Struct, frozen=True):
     """The fetch that stored a URL's page. The next fetch is compared with it.
 
-    `digest`: the SHA-1 of the payload. `history`: what the fetches of the page showed so far.
+    - `digest`: the SHA-1 of the payload.
+    - `history`: what the fetches of the page showed so far.
+    - `reason`: why lists of pages leave out this fetch, such as `sitemap` or `noindex`. Empty if they show it.
     """
 
     at_ms: int
@@ -17,6 +19,7 @@ class LastFetch(Struct, frozen=True):
     etag: str | None
     last_modified: str | None
     history: PageHistory
+    reason: str = ""
 
 
 class RevisitRow(Struct, frozen=True):

@@ -14,7 +14,10 @@ MODIFIED = formatdate(1_700_000_000, usegmt=True)
 
 
 class Site(http.server.ThreadingHTTPServer):
-    """Serves `pages` (path -> text). Those in `dated` and `tagged` answer conditional requests."""
+    """Serves `pages` (path -> text). Those in `dated` and `tagged` answer conditional requests.
+
+    `headers`: further headers of the responses 200 and 304, by path.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -22,6 +25,7 @@ class Site(http.server.ThreadingHTTPServer):
         self.tagged: set[str] = set()
         self.dated: set[str] = set()
         self.odd: dict[str, str] = {}
+        self.headers: dict[str, dict[str, str]] = {}
         self.seen: list[tuple[str, str | None, int]] = []
         self.slow_s = 0.0
         self._more = threading.Condition()
@@ -61,6 +65,8 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         headers = {"Content-Type": "text/html; charset=utf-8"}
         body = (text or "missing").encode()
         status = 404 if text is None else 200
+        if status == 200:
+            headers |= site.headers.get(self.path, {})
         if self.path in site.tagged:
             headers["ETag"] = f'"{payload_digest(body).hex()}"'
         if self.path in site.dated:

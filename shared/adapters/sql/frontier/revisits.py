@@ -48,7 +48,7 @@ _QUEUE: Final = text(
     f" WHERE {_OF_HOST} AND state = 1), 0) WHERE {_OF_HOST}"
 )
 _LAST: Final = text(
-    "SELECT fingerprint, at_ms, digest, etag, last_modified, recrawl FROM fetches"
+    "SELECT fingerprint, at_ms, digest, etag, last_modified, recrawl, reason FROM fetches"
     f" WHERE {_OF_HOST} AND fingerprint IN :fingerprints AND (page OR recrawl IS NOT NULL)"
 ).bindparams(bindparam("fingerprints", expanding=True))
 
@@ -217,6 +217,7 @@ def read_last_fetches(connection: Connection, leases: Iterable[LeaseRow]) -> Non
                 row.etag,
                 row.last_modified,
                 decoded(None if row.recrawl is None else bytes(row.recrawl), row.at_ms),
+                row.reason or "",
             )
 
 
