@@ -37,6 +37,8 @@ def answered(
     - `mark`: the hash by which the crawl compares the page's content (`revisits.content_mark`).
     """
     place = None if stored is None else stored.location
+    # A 304 would hide that the date of a directive is over. So the next request must have no condition.
+    etag, last_modified = ("", "") if reading.dated else (answer.header("etag"), answer.header("last-modified"))
     return UrlOutcome(
         fingerprint=fingerprint,
         end=UrlEnd.ANSWERED,
@@ -48,8 +50,8 @@ def answered(
         mime=reading.mime,
         digest=b"" if stored is None else stored.digest,
         record=None if place is None else Record(place.segment, place.offset, place.length),
-        etag=_validator(answer.header("etag")),
-        last_modified=_validator(answer.header("last-modified")),
+        etag=_validator(etag),
+        last_modified=_validator(last_modified),
         location=reading.location[:_LOCATION] if reading.location is not None else None,
         title=reading.title,
         links=reading.links,

@@ -120,6 +120,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     - `entries`: the number of entries of a sitemap or feed, -1 for any other response.
     - `problem`: why the sitemap or feed was not read to its end, "" if it was.
     - `not_indexed`: why the page must not appear in lists, exports and items. None if it may.
+    - `dated`: the page has a date from which on it must not appear there.
     """
 
     mime: str
@@ -144,6 +145,7 @@ class PageReading(msgspec.Struct, frozen=True, gc=False):
     left_out: Mapping[str, int] = msgspec.field(default_factory=dict)
     examples: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     not_indexed: NotIndexed | None = None
+    dated: bool = False
     beyond: tuple[Location, ...] = ()
     extra: int = 0
     unlisted: int = 0
@@ -190,26 +192,26 @@ def _read(
     body = answer.decoded
     if answer.status in REDIRECTS and not (answer.status == 300 and answer.header("location") is None):
         return _redirect(crawl, page, depth, hops, answer, _mime(body, content_type), kind, extra)
+    obeys_robots = crawl.obeys_robots(page.host)
+    directives = _directives_by_header(crawl, answer) if obeys_robots else NOTHING_FORBIDDEN
+    if answer.status == 304:
+        mime = _mime(body, content_type)
+        return PageReading(mime, not_indexed=directives.not_indexed(at_ms), dated=directives.dated)
     if not 200 <= answer.status < 300:
         return PageReading(_mime(body, content_type))
     if crawl.skips_body is not None and is_page(kind) and crawl.skips_body(answer.status, content_type):
         return PageReading(media_type(content_type)[:_MIME], not_indexed=NotIndexed.NOT_FETCHED)
     media = classify(body, content_type)
     mime = (media_type(content_type) or (_SNIFFED[media] if body else ""))[:_MIME]
-    obeys_robots = crawl.obeys_robots(page.host)
-    directives = _directives_by_header(crawl, answer) if obeys_robots else NOTHING_FORBIDDEN
     if kind is UrlKind.REQUISITE:
         return _requisite(crawl, page, depth, hops, answer, mime)
     of_type = "text/html" if media is Media.HTML and mime not in HTML_TYPES else mime
     unstored = None if crawl.spec.media.stores(of_type) else NotIndexed.MEDIA_TYPE
     if media is not Media.HTML:
-        return PageReading(mime, not_indexed=unstored or directives.not_indexed(at_ms))
+        return PageReading(mime, not_indexed=unstored or directives.not_indexed(at_ms), dated=directives.dated)
     if not crawl.spec.media.parses(of_type):
-        return PageReading(
-            mime,
-            not_indexed=unstored or directives.not_indexed(at_ms),
-            left_out={NOT_PARSED: 1},
-        )
+        not_indexed, left_out = unstored or directives.not_indexed(at_ms), {NOT_PARSED: 1}
+        return PageReading(mime, not_indexed=not_indexed, dated=directives.dated, left_out=left_out)
     charset = sniff(body, content_type)
     xml = mime in XHTML_TYPES
     parsed = parse_html(body, charset=charset, options=crawl.spec.extract, product=crawl.product, xml=xml)
@@ -240,6 +242,7 @@ def _read(
         left_out=outlinks.left_out() if feeds is None else added(outlinks.left_out(), feeds.left_out()),
         examples=outlinks.examples if feeds is None else {**feeds.examples, **outlinks.examples},
         not_indexed=not_indexed,
+        dated=directives.dated,
         beyond=outlinks.beyond,
         extra=outlinks.extra,
         unlisted=outlinks.urls_left_out + outlinks.excluded.get(ExclusionReason.LENGTH, 0),

@@ -39,8 +39,12 @@ def as_revisit(exchange: Exchange, entry: ShardUrl, reading: "PageReading") -> E
     The archive stores a revisit without the payload, with a reference to the stored page. If this function computed the
     digest of the payload for the comparison, the result's `digest` is set.
 
-    `reading`: what was read from the answer. If it is a page, and the stored fetch was a sitemap or feed, the exchange
-    is unmarked. The owner then replaces the stored fetch by this one, so the archive needs the payload again.
+    `reading`: what was read from the answer. In two cases, a page with the stored payload is unmarked, too:
+
+    - The stored fetch was a sitemap or feed.
+    - The page got or lost a robots directive, such as `noindex`, which decides if lists of pages show it.
+
+    The owner then replaces the stored fetch by this one, so the archive needs the payload again.
     """
     answer = exchange.answer
     if not entry.digest:

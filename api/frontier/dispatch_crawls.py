@@ -18,9 +18,10 @@ from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, h
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.politeness import host_delay
+from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, RecrawlPages
 from shared.domain.frontier.states import WORKED_ON, CrawlState
 from shared.domain.frontier.store_model import LeasedUrl
-from shared.domain.ids import CrawlId, Revision
+from shared.domain.ids import CrawlId, Partition, Revision
 
 log = structlog.get_logger("orb.frontier")
 
@@ -277,3 +278,15 @@ def _looked_up(row: CrawlRow) -> DispatchCrawl:
     refused = refused_pattern(spec.scope, spec.extract, spec.recrawl, spec.priority, spec.overrides)
     crawl.refused = refused if read is not None else "this version cannot read its spec"
     return crawl
+
+
+def adaptive_schedule(
+    pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
+) -> AdaptiveSchedule | None:
+    """Return the schedule that fetches pages of a partition sooner if they change often.
+
+    `pages`: how often the crawl's pages in this partition change. None: the crawl has no such schedule; return None.
+    """
+    if pages is None:
+        return None
+    return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)

@@ -13,14 +13,13 @@ from msgspec.structs import replace
 
 from api.frontier.capacity import Spent
 from api.frontier.dead_letters import letter_of_shard
-from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, adaptive_schedule
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import Host, HostFacts
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
     RecrawlFetch,
-    adaptive_schedule,
     broken_off,
     count_losses,
     end_of,

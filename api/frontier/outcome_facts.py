@@ -17,25 +17,21 @@ from shared.domain.frontier.failure import Category, Decision, HostEffect, polic
 from shared.domain.frontier.page_history import ChangeKind, change_of
 from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, judge_page, rate_before
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
-from shared.domain.frontier.recrawl_pages import (
-    SITEMAPS,
-    AdaptiveSchedule,
-    RecrawlPages,
-    bucket_for,
-    counted,
-    without_rate,
-)
+from shared.domain.frontier.recrawl_pages import SITEMAPS, AdaptiveSchedule, bucket_for, counted, without_rate
 from shared.domain.frontier.revisits import RevisitRow, Superseded
 from shared.domain.frontier.signals import HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import is_sitemap, judge_sitemap
 from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, REVISIT, UrlEnd, UrlKind, UrlState, kind_of
 from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
-from shared.domain.ids import CrawlId, Fingerprint, HostId, Partition
+from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.web.fetch import FailureKind, Truncation
-from shared.domain.web.robots import BY_TYPE
+from shared.domain.web.robots import BY_DIRECTIVE, BY_TYPE
 from shared.wire.messages import HostNote, UrlOutcome
 
 _NOT_MODIFIED = 304
+_NEEDS_BODY: Final = ("depth", *BY_DIRECTIVE)
+"""The reasons for which a stored page is due at once, and the next request must bring its body."""
+
 _LOGGED = {Finding.NEW: ChangeKind.NEW, Finding.CHANGED: ChangeKind.CHANGED, Finding.GONE: ChangeKind.GONE}
 _FAILURES: Final = frozenset(FailureKind)
 _FAILURE_CHARS = 500
@@ -312,11 +308,11 @@ class RecrawlFetch(Struct):
         """Return the new state of a page after this fetch. Add to `changes` what else the fetch changes:
 
         - the rows of the fetch, and an entry in the crawl's log of new, changed and gone pages
-        - for a new or changed page: the counts of its excluded links and other missing content (`count_losses`)
+        - for a new, changed or relisted page: its excluded links and other missing content (`count_losses`)
         - the host's record of how often the dates in its sitemaps and feeds announced a real change of a page
         """
         (crawl_id, host_id, fingerprint), url, result = self.place, self.url, self.result
-        visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result))
+        visited = Visited(result.status, result.digest, result.mark, self.page, reason_of(result), result.not_indexed)
         signals = self._signals(changes, queue)
         if self.adaptive is not None and url.last is not None:
             signals = self._compared(changes, visited, signals)
@@ -324,7 +320,7 @@ class RecrawlFetch(Struct):
             self.recrawl, self.crawl.max_depth, url, visited, self.decision, self.now_ms, self.adaptive, signals
         )
         finding, history = verdict.finding, verdict.history
-        if verdict.state is UrlState.WAITING and verdict.reason == "depth":  # The next request must bring the body.
+        if verdict.state is UrlState.WAITING and verdict.reason in _NEEDS_BODY:
             result = replace(result, etag="", last_modified="")
         if history is not None:
             history = without_rate(history) if verdict.state is UrlState.DONE else history
@@ -337,10 +333,11 @@ class RecrawlFetch(Struct):
         if finding is Finding.RETRIED:
             changes.tallies[crawl_id, "retried", reason_of(result)] += 1
         row = fetch_row(*self.place, result, page=self.page, revision=self.revision)
-        if finding in (Finding.NEW, Finding.CHANGED) and history is not None:
+        replaced = finding in (Finding.NEW, Finding.CHANGED) or self._relisted(finding, row)
+        if replaced and history is not None:
             row = replace(row, recrawl=history.encoded())
             verdict = replace(verdict, flags=count_losses(changes, row, result, verdict.flags))
-            if url.last is not None:
+            if url.last is not None and finding is not Finding.UNCHANGED:
                 forget = history.version - self.recrawl.spec.keep_versions
                 changes.superseded.append(Superseded(*self.place, url.last.history.version, forget))
         elif history is not None:
@@ -349,13 +346,21 @@ class RecrawlFetch(Struct):
                 # The answer says nothing of the stored page. So the next request is sent without a condition.
                 etag = last_modified = ""
             changes.revisited.append(RevisitRow(*self.place, history.encoded(), etag, last_modified))
-        if finding is not Finding.UNCHANGED:
+        if replaced or finding is not Finding.UNCHANGED:
             changes.fetches.append(row)
         if (logged := _LOGGED.get(finding)) is not None and history is not None:
             changes.at_ms = self.now_ms
             entry = change_of(logged, host_id, fingerprint, history.version)
             changes.page_changes.setdefault(crawl_id, []).append(entry)
         return verdict
+
+    def _relisted(self, finding: Finding, row: FetchRow) -> bool:
+        """Return True if an unchanged page got or lost a robots directive that keeps it out of lists of pages.
+
+        The worker then stored the payload again, so `row` replaces the stored fetch. The page has no new version.
+        """
+        last = self.url.last
+        return finding is Finding.UNCHANGED and self.page and last is not None and last.reason != (row.reason or "")
 
     def _sitemap(self, changes: Changes, queue: CrawlQueue | None) -> PageVerdict:
         """Return the new state of a sitemap or feed after this fetch. Add to `changes` what else the fetch changes:
@@ -436,15 +441,3 @@ def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None
     """Subtract 1 from the crawl's number of sitemaps to fetch again. Do nothing if `url` is not counted there."""
     if url.last is not None and not url.flags & COUNTED_AS_PAGE and url.last.history.rate:
         changes.tallies[crawl_id, SITEMAPS, str(bucket_for(url.last.history.rate))] -= 1
-
-
-def adaptive_schedule(
-    pages: RecrawlPages | None, crawl: DispatchCrawl, partition: Partition, now_ms: int
-) -> AdaptiveSchedule | None:
-    """Return the schedule that fetches pages of a partition sooner if they change often.
-
-    `pages`: how often the crawl's pages in this partition change. None: the crawl has no such schedule; return None.
-    """
-    if pages is None:
-        return None
-    return AdaptiveSchedule(pages, crawl.allowance.page_share(partition).part, now_ms)

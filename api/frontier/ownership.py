@@ -11,11 +11,10 @@ from msgspec import Struct
 
 from api.frontier.capacity import PoolCapacity
 from api.frontier.commands import Commands
-from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls
+from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, adaptive_schedule
 from api.frontier.host_queues import HostQueues
 from api.frontier.hosts import facts_of
 from api.frontier.leases import Leases, TrackedLease
-from api.frontier.outcome_facts import adaptive_schedule
 from shared.domain.crawl.recrawl_rules import PageInterval
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.commands import CommandKind

@@ -28,7 +28,7 @@ class ShardUrl(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `attempt`: the number of this attempt, from 1; `hops`: as in `Link`.
     - `etag`, `last_modified`: the validators of the stored page, for a conditional request.
     - `stored_ms`: when the fetch of the stored page began (Unix ms), 0 if no page is stored.
-    - `digest`: the sha1 of the stored page's payload, empty if no page is stored. An equal payload is not stored again.
+    - `digest`: the sha1 of the stored page's payload, empty if no page is stored.
     - `kind`: a shared.domain.frontier.states.UrlKind value; `extra`: the number of extra hops on the way to the URL.
     - `reason`: why lists of pages leave out the stored fetch, such as `sitemap` or `noindex`. Empty if they show it.
     """
@@ -155,13 +155,11 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
     - `digest`: the payload's sha1 (20 bytes), or empty; `size`: the payload in bytes.
     - `links`: the number of outlinks in scope or within `scope.extra_hops`.
     - `found`: the number of all outlinks (-1: unknown). `left_out`: how many outlinks each reason excluded.
-    - `retry_after_ms`: the wait that the server requested (-1: none).
-    - `entries`: the number of entries of a sitemap or feed; -1 for everything else.
+    - `retry_after_ms`: the requested wait (-1: none); `entries`: how many a sitemap or feed has (-1: it is neither).
     - `truncated`: why the body is incomplete, empty if it is complete. It is a shared.domain.web.fetch.Truncation
       value, `decoded` if the decompressed body exceeds its limit, or `undecodable` if decompression failed.
     - `mark`: a hash of the page's text or items if the crawl compares them, else empty.
-    - `not_indexed`: the shared.domain.web.robots.NotIndexed value if the page must not be in lists and exports, else
-      empty.
+    - `not_indexed`: the shared.domain.web.robots.NotIndexed value that keeps the page out of lists, or empty.
     """
 
     fingerprint: bytes

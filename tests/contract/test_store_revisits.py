@@ -190,6 +190,21 @@ def test_unchanged_page_keeps_its_row_and_takes_new_validators(on_store: OnStore
     on_store(story)
 
 
+def test_leased_page_has_the_reason_that_keeps_it_out_of_lists(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        row = await pages(t, 2)
+        place = (t.crawl_id, row.host_id, row.order[0])
+        recrawl = PageHistory(checked_ms=NOW_MS).encoded()
+        hidden = FetchRow(*place, NOW_MS + 1, 200, False, "noindex", digest=b"d" * 20, segment="s", recrawl=recrawl)
+        await t.apply(Changes(fetches=[hidden]))
+        again_row = await again(t, 2)
+        assert again_row is not None
+        reasons = {key: url.last.reason for key, url in again_row.urls.items() if url.last is not None}
+        assert reasons == {row.order[0]: "noindex", row.order[1]: ""}
+
+    on_store(story)
+
+
 def test_log_of_changes_has_a_row_for_each_transaction_in_order(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         row = await pages(t)

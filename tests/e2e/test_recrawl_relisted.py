@@ -4,17 +4,19 @@ import json
 import os
 import subprocess
 import time
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_recrawl import INTERVAL_S, orb
+from tests.e2e.test_recrawl import INTERVAL_S, changes, orb, rows
 from tests.support.processes.orb_command import ROOT, command_line, export
 from tests.support.web.changing_site import Site, page, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 FEED = "<?xml version='1.0'?><rss version='2.0'><channel><title>t</title><item><link>{}/i</link></item></channel></rss>"
+NOINDEX = {"X-Robots-Tag": "noindex"}
 
 
 def body_of(folder: Path, url: str) -> str:
@@ -37,9 +39,9 @@ def spec_of(site: Site, folder: Path, **sections: object) -> Path:
     return path
 
 
-def listed(folder: Path) -> list[str]:
+def listed(folder: Path, kind: str = "pages") -> list[str]:
     """The paths of all pages in the export."""
-    return sorted("/" + each["url"].split("/", 3)[3] for each in export("pages", folder))
+    return sorted("/" + each["url"].split("/", 3)[3] for each in export(kind, folder))
 
 
 @pytest.mark.parametrize("by", ["spec", "type"])
@@ -60,3 +62,31 @@ def test_feed_that_becomes_a_page_with_the_same_bytes_has_a_body(by: str, tmp_pa
         orb("crawl", "--spec", start, "--refresh", "--out", folder, "--json")
         assert listed(folder) == ["/", "/f.xml", "/i"]
         assert site.pages["/f.xml"] in body_of(folder, f"{site.url}/f.xml")
+
+
+def test_directives_that_come_and_go_with_equal_bytes_change_the_lists(tmp_path: Path) -> None:
+    """Pages with equal payloads kept their place in the lists, and their items."""
+    folder, end_s = tmp_path / "site.crawl", time.time() + 15
+    with serving() as site:
+        paths = ["/added", "/ends", "/removed", "/tagged", "/tagged-ends", "/tagged-removed"]
+        site.pages = {"/": page("start", *paths), **{path: page(path) for path in paths}}
+        site.tagged = {path for path in paths if path.startswith("/tagged")}
+        dated = f'<meta name="robots" content="unavailable_after: {formatdate(end_s, usegmt=True)}">'
+        for path in ("/ends", "/tagged-ends"):
+            site.pages[path] = dated + site.pages[path]
+        site.headers = dict.fromkeys(("/removed", "/tagged-removed"), NOINDEX)
+        start = spec_of(site, folder, extract={"items": [{"name": "text", "fields": {"text": {"css": "p"}}}]})
+        orb("crawl", "--spec", start, "--refresh", "--out", folder, "--json")
+        assert listed(folder) == listed(folder, "items") == ["/", "/added", "/ends", "/tagged", "/tagged-ends"]
+        time.sleep(max(end_s - time.time(), 0) + INTERVAL_S)
+        site.headers = dict.fromkeys(("/added", "/tagged"), NOINDEX)
+        site.seen = []
+        orb("crawl", "--out", folder, "--refresh", "--json")
+        seen = {(path, status) for path, _, status in site.seen}
+        assert seen >= {("/tagged", 304), ("/tagged", 200)}, "a 304 with a directive makes the page due at once"
+        assert listed(folder) == listed(folder, "items") == ["/", "/removed", "/tagged-removed"]
+        counted = dict(rows(folder, "SELECT key, n FROM crawl_tallies WHERE kind = 'not_indexed' AND n <> 0"))
+        assert counted == {"noindex": 2, "unavailable_after": 2}
+        assert rows(folder, "SELECT sum(pages) FROM crawl_counters") == [(7,)]
+        assert {each[0] for each in changes(folder)} == {"new"}, "no page has another version"
+        assert site.pages["/removed"] in body_of(folder, f"{site.url}/removed")

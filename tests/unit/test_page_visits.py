@@ -168,3 +168,11 @@ def test_history_and_log_entry_of_a_page_take_at_most_32_bytes() -> None:
     history = PageHistory(checked_ms=NOW_MS, mark=b"m" * MARK_BYTES)
     entry = packed([change_of(ChangeKind.NEW, HostId(4096 * 500), Fingerprint(b"f" * 16), 1)])
     assert len(history.encoded()) + 1 + len(entry) <= 32
+
+
+@pytest.mark.parametrize(("reason", "asked"), [("", True), ("sitemap", True), ("noindex", False)])
+def test_page_that_a_directive_hides_is_requested_without_a_condition(reason: str, asked: bool) -> None:
+    url = leased()
+    assert url.last is not None
+    url.last = replace(url.last, reason=reason)
+    assert conditional(url) is asked

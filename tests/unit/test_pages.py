@@ -123,6 +123,26 @@ def test_robots_directives_keep_a_page_of_any_type_unindexed(header: str, direct
         assert reading(marked).not_indexed == directive
 
 
+def test_answer_304_has_the_directives_of_its_header_and_other_errors_none() -> None:
+    tag = ("x-robots-tag", "noindex, unavailable_after: 2099-01-01")
+    assert [(each.not_indexed, each.dated) for each in (reading(b"", tag, status=status) for status in (304, 404))] == [
+        ("noindex", True), (None, False),
+    ]  # fmt: skip
+    assert reading(b"", tag, status=304, crawl=Crawl(obeys_robots=False)).not_indexed is None
+
+
+@pytest.mark.parametrize(
+    ("header", "etag"),
+    [("noindex", '"e"'), ("unavailable_after: 2099-01-01", ""), ("unavailable_after: 2010-01-01", "")],
+)
+def test_page_with_a_date_of_a_directive_is_reported_without_validators(header: str, etag: str) -> None:
+    fields = (("etag", '"e"'), ("x-robots-tag", header))
+    for body in (HTML, b"%PDF-1.7"):
+        answer = Answer(PAGE, 200, fields, b"", b"", body, body, "127.0.0.1", Timings())
+        told = answered(Fingerprint(b"f" * 16), answer, reading(body, *fields), None, at_ms=AT_MS, retry_after_ms=-1)
+        assert told.etag == etag
+
+
 def test_directives_of_page_and_header_add_up() -> None:
     fields = (("content-type", "text/html"), ("x-robots-tag", "unavailable_after: 2099-01-01, nofollow"))
     page = reading(b"<meta name=robots content='unavailable_after: 2010-01-01'>" + HTML, *fields)

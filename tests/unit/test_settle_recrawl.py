@@ -10,7 +10,7 @@ from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, decoded
 from shared.domain.frontier.recrawl_pages import RATES, SITEMAPS, RecrawlPages
 from shared.domain.frontier.revisits import LastFetch
-from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlEnd, UrlState
+from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, RETRY, REVISIT, UrlEnd, UrlState
 from shared.domain.frontier.store_model import Changes
 from shared.wire.messages import Record, UrlOutcome
 from tests.unit.test_settle import CRAWL, NOW_MS, Desk, P, fingerprint, lease_id, outcome
@@ -64,6 +64,36 @@ def test_each_finding_changes_its_own_rows_and_the_counts_hold() -> None:
     ]  # fmt: skip
     assert changes.tallies[CRAWL, "revisited", "unchanged"] == 1
     assert made.crawl.allowance.remaining(10**6) == 999, "only the new page uses up budget"
+
+
+def test_unchanged_page_with_another_directive_replaces_its_row() -> None:
+    made = desk()
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    hidden = held.row.urls[fingerprint(1, 2)]
+    assert hidden.last is not None
+    hidden.last, hidden.flags = structs.replace(hidden.last, reason="noindex"), hidden.flags | LOSSES_COUNTED
+    same = result(3, 200, SAME)
+    results = [structs.replace(result(1, 200, SAME), not_indexed="noindex"), result(2, 200, SAME), same]
+    changes = settled(made, *results)
+    rows = {row.fingerprint: row for row in changes.fetches}
+    assert [(rows[fingerprint(1, n)].page, rows[fingerprint(1, n)].reason) for n in (1, 2)] == [
+        (False, "noindex"), (True, None),
+    ]  # fmt: skip
+    assert {decoded(row.recrawl, 0).version for row in changes.fetches} == {1}
+    assert [each.fingerprint for each in changes.revisited] == [fingerprint(1, 3)]
+    assert (changes.superseded, changes.page_changes) == ([], {})
+    assert changes.tallies[CRAWL, "not_indexed", "noindex"] == 1, "the page counted before is counted again in SQL"
+    assert [row.fingerprint for row in changes.losses_to_replace] == [fingerprint(1, 2)]
+    assert made.counters["pages"] == 0
+
+
+def test_answer_304_with_a_directive_makes_the_page_due_without_a_condition() -> None:
+    changes = settled(desk(), structs.replace(result(1, 304, SAME), not_indexed="noindex"))
+    [due] = [change for change in changes.urls if change.reason == "noindex"]
+    assert (due.state, due.rank, due.flags) == (UrlState.WAITING, NOW_MS, COUNTED_AS_PAGE | REVISIT | RETRY)
+    [row] = changes.revisited
+    assert (row.etag, row.last_modified, changes.fetches) == ("", "", [])
 
 
 def test_answer_304_that_proves_nothing_makes_the_next_request_unconditional() -> None:

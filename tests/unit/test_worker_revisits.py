@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from shared.domain.archive.model import Exchange, RevisitProfile, payload_digest
 from shared.domain.web.fetch import Answer, Timings
 from shared.domain.web.page_text import MAX_BYTES, visible_text
+from shared.domain.web.robots import NotIndexed
 from shared.wire.messages import ShardUrl
 from workers.page_reading import PageReading
 from workers.revisits import as_revisit, conditions
@@ -79,6 +80,13 @@ def test_page_stored_as_a_feed_before_is_a_response_and_a_feed_a_revisit() -> No
     page = as_revisit(exchange(), feed, PAGE)
     assert (page.revisit, page.digest) == (None, payload_digest(BODY))
     assert as_revisit(exchange(), feed, PageReading("text/xml", entries=2)).revisit is not None
+
+
+def test_equal_payload_with_another_directive_is_a_response() -> None:
+    hidden, known = PageReading("text/html", not_indexed=NotIndexed.NOINDEX), replace(entry(), reason="noindex")
+    assert as_revisit(exchange(), entry(), hidden).revisit is None
+    assert as_revisit(exchange(), known, PAGE).revisit is None
+    assert as_revisit(exchange(), known, hidden).revisit is not None
 
 
 def test_visible_text_has_a_line_for_each_block() -> None:

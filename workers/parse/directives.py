@@ -28,6 +28,11 @@ class Directives(Struct, frozen=True):
     nofollow: bool = False
     unavailable_after_ms: int | None = None
 
+    @property
+    def dated(self) -> bool:
+        """True if there is a date from which on the page must not be indexed, even if its content stays the same."""
+        return self.unavailable_after_ms is not None
+
     def __or__(self, other: "Directives") -> "Directives":
         ends = [end for end in (self.unavailable_after_ms, other.unavailable_after_ms) if end is not None]
         return Directives(self.noindex or other.noindex, self.nofollow or other.nofollow, min(ends, default=None))

@@ -30,6 +30,7 @@ from shared.domain.frontier.states import (
     merge_link,
 )
 from shared.domain.frontier.store_model import LeasedUrl
+from shared.domain.web.robots import BY_DIRECTIVE
 
 _NOT_MODIFIED: Final = 304
 _MISSING: Final = frozenset({404, 410})
@@ -59,6 +60,7 @@ class Visited(Struct, frozen=True):
     - `mark`: the hash of the text or items. Empty if pages are compared by their payloads.
     - `page`: the fetch stored a page.
     - `reason`: why it stored none.
+    - `not_indexed`: the robots directive that keeps the page out of lists, such as `noindex`. Empty without one.
     """
 
     status: int
@@ -66,6 +68,7 @@ class Visited(Struct, frozen=True):
     mark: bytes
     page: bool
     reason: str
+    not_indexed: str = ""
 
 
 class PageVerdict(Struct, frozen=True):
@@ -92,12 +95,15 @@ def conditional(url: LeasedUrl) -> bool:
     Return False in these cases:
 
     - This is no revisit of a stored page, so there is nothing to validate.
+    - A robots directive keeps the stored page out of lists. An answer 304 often lacks the header that has the
+      directive, so it would not show that the directive was removed.
     - While the URL was leased, a link to the URL was found that gives a lower depth or fewer extra hops. More of the
       page's own links may then be in scope. So the worker must read these links again, and needs the body for that.
     """
     # The owner keeps the numbers of the shorter path in `least` and `flags` of the leased URL.
     nearer = url.least < url.depth or extra_hops_of(url.flags) < url.extra
-    return url.last is not None and bool(url.flags & REVISIT) and not nearer
+    listed = url.last is not None and url.last.reason not in BY_DIRECTIVE
+    return listed and bool(url.flags & REVISIT) and not nearer
 
 
 def links_again(url: LeasedUrl, max_depth: int | None) -> bool:
@@ -173,10 +179,11 @@ def judge_page(
     if adaptive is not None and finding in (Finding.CHANGED, Finding.UNCHANGED):
         history = replace(history, sign_share=adaptive.sign_share(history.rate, signals))
     read = visited.page or unchanged
-    if read and links_again(url, max_depth):
+    incomplete = "depth" if links_again(url, max_depth) else visited.not_indexed if not visited.page else ""
+    if read and incomplete:
         if recrawl.spec.used:
-            return PageVerdict(finding, UrlState.WAITING, now_ms, 0, "depth", flags | DUE_AT_ONCE, history)
-        return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, "depth", flags, history)
+            return PageVerdict(finding, UrlState.WAITING, now_ms, 0, incomplete, flags | DUE_AT_ONCE, history)
+        return PageVerdict(finding, UrlState.QUEUED, url.rank, 0, incomplete, flags, history)
     if interval.policy is RecrawlPolicy.NEVER:
         return PageVerdict(finding, UrlState.DONE, 0, 0, FETCHED_ONCE, flags, history)
     wait_ms = interval.min_ms

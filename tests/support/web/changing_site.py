@@ -65,7 +65,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
         headers = {"Content-Type": "text/html; charset=utf-8"}
         body = (text or "missing").encode()
         status = 404 if text is None else 200
-        if status == 200:
+        if status != 404:
             headers |= site.headers.get(self.path, {})
         if self.path in site.tagged:
             headers["ETag"] = f'"{payload_digest(body).hex()}"'
