@@ -131,7 +131,7 @@ def etag(tag: str) -> dict[str, str]:
     return {"ETag": f'"{tag}"'}
 
 
-async def _expected(
+async def _if_match(
     if_match: Annotated[
         str | None,
         Header(
@@ -162,12 +162,17 @@ async def _expected(
     return frozenset(tag[1:-1].partition(".")[0] for tag in tags if not tag.startswith("W/"))
 
 
-Expected = Annotated[frozenset[str] | None, Depends(_expected)]
+IfMatch = Annotated[frozenset[str] | None, Depends(_if_match)]
+"""The versions that a PUT may change. It is for routes that also create the resource, and that take `OnlyNew`."""
 
 
 async def _only_new(
     if_none_match: Annotated[
-        str | None, Header(pattern=ANYTHING, description="`*`: only if the resource does not exist.")
+        str | None,
+        Header(
+            pattern=ANYTHING,
+            description="`*`: only if the resource does not exist. A request that cannot create it is then refused.",
+        ),
     ] = None,
 ) -> bool:
     return if_none_match is not None
@@ -175,6 +180,18 @@ async def _only_new(
 
 OnlyNew = Annotated[bool, Depends(_only_new)]
 """True if a PUT has `If-None-Match: *`, so that it may only create the resource."""
+
+
+async def _expected(if_match: IfMatch, new: OnlyNew) -> frozenset[str] | None:
+    """Return the versions that the request may change: with `If-None-Match: *` none, otherwise as `_if_match`.
+
+    With none, the write raises Stale if the resource exists (RFC 9110 §13.1.2), and Missing if it does not.
+    """
+    return frozenset() if new else if_match
+
+
+Expected = Annotated[frozenset[str] | None, Depends(_expected)]
+"""The versions that a write may change. It is for routes that never create the resource, such as verbs and DELETE."""
 
 
 def check_conditions(new: bool, expected: frozenset[str] | None) -> None:

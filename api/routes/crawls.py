@@ -14,6 +14,7 @@ from api.http.deps import (
     By,
     Expected,
     Idempotent,
+    IfMatch,
     OnlyNew,
     Page,
     Served,
@@ -152,7 +153,7 @@ async def put_crawl(
     wanted: CrawlReplacement,
     served: Served,
     by: By,
-    expected: Expected,
+    expected: IfMatch,
     new: OnlyNew,
     response: Response,
 ) -> Crawl:

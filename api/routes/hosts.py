@@ -11,6 +11,7 @@ from api.http.deps import (
     UNCHANGED,
     By,
     Expected,
+    IfMatch,
     OnlyNew,
     Page,
     Served,
@@ -120,7 +121,7 @@ async def put_host_policy(
     wanted: HostPolicyInput,
     served: Served,
     by: By,
-    expected: Expected,
+    expected: IfMatch,
     new: OnlyNew,
     response: Response,
 ) -> HostPolicySummary:

@@ -6,7 +6,20 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 
-from api.http.deps import CONDITIONAL, UNCHANGED, By, Expected, Idempotent, Page, Served, etag, problems
+from api.http.deps import (
+    CONDITIONAL,
+    UNCHANGED,
+    By,
+    Expected,
+    Idempotent,
+    IfMatch,
+    OnlyNew,
+    Page,
+    Served,
+    check_conditions,
+    etag,
+    problems,
+)
 from api.http.errors import ApiProblem, ProblemKind
 from api.http.fields import FieldError
 from api.http.routing import Router
@@ -70,7 +83,14 @@ async def get_key(key_name: KeyName, served: Served, response: Response) -> KeyV
     },
 )  # fmt: skip
 async def put_key(
-    key_name: KeyName, wanted: KeySpec, request: Request, served: Served, by: By, expected: Expected, response: Response
+    key_name: KeyName,
+    wanted: KeySpec,
+    request: Request,
+    served: Served,
+    by: By,
+    expected: IfMatch,
+    new: OnlyNew,
+    response: Response,
 ) -> KeyView:
     """Create the key, or replace its role and restrictions.
 
@@ -79,7 +99,10 @@ async def put_key(
     delete it and put it again. If nothing differs, nothing changes. All masters apply a change within a second.
     """
     made, secret = await _declared(key_name, wanted, request, served, by)
-    stored, created = await served.catalog.put_key(made, expected=expected, actor=by, now_ms=made.created_at_ms)
+    check_conditions(new, expected)
+    stored, created = await served.catalog.put_key(
+        made, expected=expected, new=new, actor=by, now_ms=made.created_at_ms
+    )
     served.keyring.forget(stored.key_id)
     response.status_code = 201 if created else 200
     response.headers.update(etag(stored.shown_tag) | ({"Location": f"/v1/api-keys/{key_name}"} if created else {}))

@@ -11,9 +11,12 @@ from api.http.deps import (
     By,
     Expected,
     Idempotent,
+    IfMatch,
+    OnlyNew,
     Page,
     Served,
     Services,
+    check_conditions,
     etag,
     problems,
 )
@@ -98,7 +101,13 @@ async def get_schedule(schedule: ScheduleName, served: Served, response: Respons
     responses={201: {"model": Schedule, "description": "It was created."}, **problems(404, ProblemKind.FULL, 412)},
 )  # fmt: skip
 async def put_schedule(
-    schedule: ScheduleName, wanted: ScheduleReplacement, served: Served, by: By, expected: Expected, response: Response
+    schedule: ScheduleName,
+    wanted: ScheduleReplacement,
+    served: Served,
+    by: By,
+    expected: IfMatch,
+    new: OnlyNew,
+    response: Response,
 ) -> Schedule:
     """Create the schedule, or replace it.
 
@@ -106,8 +115,9 @@ async def put_schedule(
     times before the request are skipped.
     """
     spec, now_ms = await _checked(wanted, served), served.clock.unix_ms()
+    check_conditions(new, expected)
     stored, created = await served.schedules.put(
-        schedule, spec, paused=wanted.paused, expected=expected, actor=by, now_ms=now_ms
+        schedule, spec, paused=wanted.paused, expected=expected, new=new, actor=by, now_ms=now_ms
     )
     response.status_code = 201 if created else 200
     if created:

@@ -12,6 +12,7 @@ from api.http.deps import (
     UNCHANGED,
     By,
     Expected,
+    IfMatch,
     OnlyNew,
     Page,
     Served,
@@ -70,7 +71,7 @@ async def put_seed_set(
     wanted: SeedSetInput,
     served: Served,
     by: By,
-    expected: Expected,
+    expected: IfMatch,
     new: OnlyNew,
     response: Response,
 ) -> SeedSet:

@@ -350,14 +350,14 @@ class Catalog(Protocol):
         """
 
     async def put_key(
-        self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+        self, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int, new: bool = False
     ) -> tuple[ApiKey, bool]:
         """Create the key `wanted`, or replace the declared values of the key with the same name.
 
         Return the key, and True if it was created. An existing key keeps its id, its secret and its creation time. If
         nothing differs, change nothing. Errors:
         - Missing: `expected` is given, but no key has this name.
-        - Stale: the key's present ETag is not in `expected`.
+        - Stale: the key's present ETag is not in `expected`, or the key exists and the caller wants a new one (`new`).
         - Exists: another key has the same client certificate.
         - NoSecret: the existing key has only a client certificate, but `wanted` is a key with a secret.
         - LastAdmin: an admin key would lose its role or expire earlier, and no other admin key is valid for as long.

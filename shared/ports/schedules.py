@@ -71,6 +71,7 @@ class Schedules(Protocol):
         expected: frozenset[str] | None,
         actor: Actor,
         now_ms: int,
+        new: bool = False,
     ) -> tuple[StoredSchedule, bool]:
         """Create the schedule, or replace its spec and `paused`. Return it, and True if it was created.
 
@@ -78,7 +79,7 @@ class Schedules(Protocol):
         after `now_ms`. A schedule that cannot be read is replaced.
 
         Raise Full if there are too many schedules. If `expected` is given, raise Missing if the schedule does not
-        exist, and Stale if its ETag is not in `expected`.
+        exist, and Stale if its ETag is not in `expected`. With `new`, raise Stale if it exists.
         """
 
     async def pause(

@@ -2,19 +2,23 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
 
 from api.http.conditional import has
+from api.schemas.model import ANYTHING
 from shared.adapters.objects.local import LocalSegments
 from shared.adapters.objects.page_archive import ServedPages
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import Role
-from tests.support.api.rest_api import SPEC, Api, api, problem
+from tests.support.api.rest_api import SPEC, Api, api, openapi_document, problem
 from tests.support.archive.crawl_folder import SEED, made
 from tests.support.database.store_tables import sqlite_tables
+
+NEW: Final = {"If-None-Match": "*"}
+SCHEDULE: Final = {"crawl": "docs", "verb": "pause", "every_s": 3600}
 
 
 @pytest.mark.parametrize(
@@ -180,11 +184,13 @@ def test_a_key_is_revoked_only_as_it_was_seen(tmp_path: Path) -> None:
         ("/v1/crawls/other", {"spec": SPEC}),
         ("/v1/crawls/docs/seed-sets/one", {"seeds": []}),
         ("/v1/host-policies/a.test", {"delay_s": 2}),
+        ("/v1/schedules/nightly", SCHEDULE),
+        ("/v1/api-keys/ci", {"role": "viewer"}),
     ],
 )
 def test_put_that_may_only_create_and_only_change_does_neither(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
     async def story() -> None:
-        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.OPERATOR) as client:
+        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.ADMIN) as client:
             assert (await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})).status_code == 201
             for known in ("*", '"1-1"'):
                 both = {"If-None-Match": "*", "If-Match": known}
@@ -195,3 +201,74 @@ def test_put_that_may_only_create_and_only_change_does_neither(tmp_path: Path, p
             assert (await client.put(path, json=body, headers={"If-None-Match": "*"})).status_code == 201
 
     asyncio.run(story())
+
+
+Write = tuple[str, str, dict[str, Any] | None]
+CREATED_ONCE: Final[tuple[Write, ...]] = (
+    ("PUT", "/v1/crawls/docs", {"spec": SPEC, "labels": {"team": "x"}}),
+    ("PUT", "/v1/crawls/docs/seed-sets/one", {"seeds": ["https://example.org/b"]}),
+    ("PUT", "/v1/host-policies/a.test", {"delay_s": 3}),
+    ("PUT", "/v1/schedules/nightly", {**SCHEDULE, "every_s": 7200}),
+    ("PUT", "/v1/api-keys/ci", {"role": "admin"}),
+    ("PUT", "/v1/exclusions/1", {"reason": "other"}),
+    ("PUT", "/v1/config", {"log_level": "debug"}),
+    ("PUT", "/v1/config/log_level", {"value": "debug"}),
+)
+CREATE_NOTHING: Final[tuple[Write, ...]] = (
+    ("PATCH", "/v1/crawls/docs", {"labels": {"team": "x"}}),
+    ("POST", "/v1/crawls/docs/pause", None),
+    ("DELETE", "/v1/crawls/docs/seeds", {"all": True}),
+    ("POST", "/v1/schedules/nightly/pause", None),
+    ("DELETE", "/v1/config/log_level", None),
+    ("DELETE", "/v1/exclusions/1", None),
+    ("DELETE", "/v1/api-keys/ci", None),
+    ("DELETE", "/v1/schedules/nightly", None),
+    ("DELETE", "/v1/host-policies/a.test", None),
+    ("DELETE", "/v1/crawls/docs/seed-sets/one", None),
+    ("DELETE", "/v1/crawls/docs", None),
+)
+
+
+def test_write_that_may_only_create_never_changes_what_exists(tmp_path: Path) -> None:
+    """`If-None-Match: *` was ignored by most resources: a PUT of a key that should only create it changed its role."""
+
+    async def story() -> None:
+        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.ADMIN) as client:
+            assert (await client.post("/v1/crawls", json={"name": "docs", "spec": SPEC})).status_code == 201
+            for place, declared in (
+                ("/v1/crawls/docs/seed-sets/one", {"seeds": []}),
+                ("/v1/host-policies/a.test", {"delay_s": 2}),
+                ("/v1/schedules/nightly", SCHEDULE),
+                ("/v1/api-keys/ci", {"role": "viewer"}),
+            ):
+                assert (await client.put(place, json=declared, headers=NEW)).status_code == 201, place
+            excluded = {"target": "example.net", "reason": "asked for"}
+            assert (await client.post("/v1/exclusions", json=excluded)).status_code == 201
+            audited = (await client.get("/v1/audit")).json()
+            for method, path, body in (*CREATED_ONCE, *CREATE_NOTHING):
+                refused = await client.request(method, path, json=body, headers=NEW)
+                problem(refused, 412, "lost-update")
+                assert refused.headers["etag"], path
+            assert (await client.get("/v1/audit")).json() == audited
+
+    asyncio.run(story())
+
+
+def test_write_that_may_only_create_says_if_there_is_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.ADMIN) as client:
+            for method, path, body in CREATE_NOTHING:
+                if "config" not in path:
+                    problem(await client.request(method, path, json=body, headers=NEW), 404, "not-found")
+            problem(await client.put("/v1/exclusions/1", json={"reason": "x"}, headers=NEW), 404, "not-found")
+
+    asyncio.run(story())
+
+
+def test_every_write_with_if_match_takes_if_none_match_too() -> None:
+    for path, item in openapi_document()["paths"].items():
+        for method in set(item) - {"get"}:
+            named = {each["name"]: each["schema"] for each in item[method].get("parameters", ())}
+            if "If-Match" in named:
+                assert named["If-None-Match"]["pattern"] == ANYTHING, f"{method} {path}"
+            assert method != "put" or "If-Match" in named, path

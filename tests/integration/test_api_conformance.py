@@ -118,7 +118,7 @@ def fits_another(path: str) -> bool:
 
 def misfits(case: AnyCase) -> bool:
     """The tool takes headers for right that are not of their pattern."""
-    patterns = {"If-Match": TAGS, "If-None-Match": r"\*" if case.method == "PUT" else r".*"}
+    patterns = {"If-Match": TAGS, "If-None-Match": r".*" if case.method == "GET" else r"\*"}
     sent: dict[str, str] = dict(case.headers or {})
     return any(name in sent and re.fullmatch(pattern, sent[name]) is None for name, pattern in patterns.items())
 
@@ -234,6 +234,13 @@ def test_streams_begin_as_the_document_says(path: str, role: Role, running: Serv
         ("PUT", "/v1/config", {}, {"worker": {"max_visits": 1.5}}),
         ("PUT", "/v1/crawls/docs", {"If-None-Match": '"7-3"'}, {"spec": SPEC}),
         ("PUT", "/v1/host-policies/example.org", {"If-None-Match": '"7-3"'}, {}),
+        ("PUT", "/v1/crawls/docs/seed-sets/a", {"If-None-Match": '"7-3"'}, {"seeds": []}),
+        ("PUT", "/v1/schedules/a", {"If-None-Match": '"7-3"'}, {"crawl": "docs", "verb": "pause", "every_s": 3600}),
+        ("PUT", "/v1/api-keys/a", {"If-None-Match": '"7-3"'}, {"role": "viewer"}),
+        ("PUT", "/v1/exclusions/1", {"If-None-Match": '"7-3"'}, {"reason": "x"}),
+        ("PUT", "/v1/config", {"If-None-Match": '"7-3"'}, {}),
+        ("PUT", "/v1/config/log_level", {"If-None-Match": '"7-3"'}, {"value": "debug"}),
+        ("DELETE", "/v1/crawls/docs", {"If-None-Match": '"7-3"'}, None),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"Not a label": "x"}}),
         ("PATCH", "/v1/crawls/docs", {}, {"labels": {"team": "x" * 256}}),
         ("GET", "/v1/audit?until=0.5", {}, None),

@@ -55,7 +55,13 @@ def add_first_key(connection: Connection, key: ApiKey) -> bool:
 
 
 def put_key(
-    connection: Connection, wanted: ApiKey, *, expected: frozenset[str] | None, actor: Actor, now_ms: int
+    connection: Connection,
+    wanted: ApiKey,
+    *,
+    expected: frozenset[str] | None,
+    actor: Actor,
+    now_ms: int,
+    new: bool = False,
 ) -> tuple[ApiKey, bool]:
     """Create the key `wanted`. If a key that is not revoked has that name, replace the declared values of that key.
 
@@ -65,7 +71,7 @@ def put_key(
     Errors:
 
     - Missing: `expected` is given, but no key has the name.
-    - Stale: the stored key has none of the ETags in `expected`.
+    - Stale: the stored key has none of the ETags in `expected`, or the caller wants a new key (`new`).
     - Exists: another key has the certificate.
     - NoSecret: the stored key is a client certificate without a secret, but `wanted` is a key with a secret. Only a new
       key can get a secret.
@@ -78,7 +84,7 @@ def put_key(
             raise Missing(f"there is no key {wanted.name!r}")
         _create(connection, wanted, actor)
         return wanted, True
-    _check_seen(stored, expected)
+    _check_seen(stored, frozenset() if new else expected)
     if not stored.may_become(wanted.kind):
         raise NoSecret(f"{wanted.name!r} is a client certificate")
     changed = replace(

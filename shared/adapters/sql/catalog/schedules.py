@@ -93,19 +93,20 @@ def put(
     expected: frozenset[str] | None,
     actor: Actor,
     now_ms: int,
+    new: bool = False,
 ) -> tuple[StoredSchedule, bool]:
     """Create the schedule or replace it. Return it, and True if it was created.
 
     `expected`: tags (HTTP ETags). Raise Stale if the schedule has none of them, Missing if it does not exist. None: no
-    condition. Raise Full if there are MAX_SCHEDULES already. Write nothing if neither `spec` nor `paused` differs. A
-    schedule that cannot be read is replaced.
+    condition. `new`: raise Stale if the schedule exists already. Raise Full if there are MAX_SCHEDULES already. Write
+    nothing if neither `spec` nor `paused` differs. A schedule that cannot be read is replaced.
     """
     row = _find(connection, name, lock=True)
     if row is None:
         if expected is not None:
             raise _missing(name)
         return create(connection, name, spec, paused=paused, actor=actor, now_ms=now_ms), True
-    _check(row, expected)
+    _check(row, frozenset() if new else expected)
     stored = readable(row)
     before = stored.spec if isinstance(stored, StoredSchedule) else None
     if isinstance(stored, StoredSchedule) and (before, stored.paused) == (spec, paused):
