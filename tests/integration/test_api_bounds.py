@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,13 @@ import pytest
 from api.http.deps import LARGEST_PAGE
 from api.routes.seeds import LINE_BYTES
 from api.schemas.crawls import MAX_LABELS
+from shared.adapters.local.clock import SystemClock
 from shared.adapters.sql.catalog.access import REMEMBERED_MS
 from shared.domain.crawl.spec import CrawlSpec, Scope, ScopeMode, Seed, encode_spec
 from shared.domain.ops.access import Role
 from shared.domain.ops.config import MAX_POOLS, MasterTuning
 from shared.domain.ops.published_specs import MAX_SPEC_BYTES
-from shared.domain.reads.declared import Declaration, Repeatable
-from shared.ports.catalog import Exists
+from shared.domain.reads.declared import Declaration
 from tests.support.api.rest_api import SOMEONE, SPEC, api, problem
 from tests.support.engines.nats_server import BrokerServer
 from tests.support.engines.nats_server import server as server
@@ -83,24 +84,52 @@ def test_long_line_with_spaces_is_rejected_wherever_its_pieces_end(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(tmp_path: Path) -> None:
+class LateClock(SystemClock):
+    """The system's clock, `ahead_ms` later."""
+
+    ahead_ms = 0
+
+    def unix_ms(self) -> int:
+        return super().unix_ms() + self.ahead_ms
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "known"),
+    [
+        ("/v1/crawls", {"name": "news", "spec": SPEC, "start": False}, 201),
+        ("/v1/schedules", {"name": "nightly", "crawl": "docs", "verb": "pause", "every_s": 3600}, 201),
+        ("/v1/exclusions", {"target": "example.net", "reason": "asked for"}, 201),
+        ("/v1/api-keys", {"name": "ci", "role": "viewer"}, 409),
+    ],
+)
+def test_a_repeat_is_known_for_a_day_and_is_a_request_of_its_own_afterwards(
+    tmp_path: Path, server: BrokerServer, path: str, body: dict[str, object], known: int
+) -> None:
+    """No other request may be needed to forget the first answer: it was given for something that was long deleted."""
+
     async def story() -> None:
-        async with api(tmp_path / "crawl.db") as served:
-            wanted, repeated = Declaration("docs", "{}", {}), Repeatable("k", bytes(32))
-
-            async def create(name: str, now_ms: int, repeatable: Repeatable) -> str:
-                declared = Declaration(name, wanted.spec, {})
-                made = await served.catalog.create(
-                    declared, start=False, actor=SOMEONE, now_ms=now_ms, repeatable=repeatable
-                )
-                return made.name
-
-            assert await create("docs", 0, repeated) == "docs"
-            assert await create("docs", REMEMBERED_MS, repeated) == "docs", "the first answer again"
-            other = Repeatable("other", bytes(32))
-            assert await create("more", REMEMBERED_MS + 1, other) == "more"
-            with pytest.raises(Exists):
-                await create("docs", REMEMBERED_MS + 1, repeated)
+        async with (
+            server.broker() as broker,
+            api(tmp_path / "crawl.db", broker) as served,
+            served.as_role(Role.ADMIN) as client,
+        ):
+            await served.created("docs", start=False)
+            clock, keyed = LateClock(), {"Idempotency-Key": "k"}
+            served.app.state.services = replace(served.app.state.services, clock=clock)
+            made = await client.post(path, json=body, headers=keyed)
+            assert made.status_code == 201, made.text
+            place = made.headers["location"]
+            assert (await client.delete(place)).is_success
+            clock.ahead_ms = REMEMBERED_MS - 60_000
+            assert (await client.post(path, json=body, headers=keyed)).status_code == known
+            assert (await client.get(place)).status_code == 404, "it was not made again"
+            clock.ahead_ms = REMEMBERED_MS + 60_000
+            again = await client.post(path, json=body, headers=keyed)
+            assert again.status_code == 201, again.text
+            assert (await client.get(again.headers["location"])).status_code == 200
+            repeated = await client.post(path, json=body, headers=keyed)
+            assert repeated.status_code == known
+            assert known == 409 or repeated.json() == again.json()
 
     asyncio.run(story())
 

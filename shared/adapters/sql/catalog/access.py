@@ -18,13 +18,14 @@ REMEMBERED_MS: Final = 24 * 3600 * 1000
 """How long an answer is stored, in ms, so that a repeat of its request gets the same answer."""
 
 
-def answered(connection: Connection, actor: Actor, request: Repeatable) -> str | None:
-    """Return the stored answer if this request was answered before, else None.
+def answered(connection: Connection, actor: Actor, request: Repeatable, now_ms: int) -> str | None:
+    """Return the stored answer if this request was answered in the last day (REMEMBERED_MS), else None.
 
-    Raise ReusedKey if its idempotency key was used for another request.
+    Raise ReusedKey if its idempotency key was used for another request in that time.
     """
     table = idempotency
-    row = connection.execute(select(table).where(table.c.actor == actor.key_id, table.c.key == request.key)).first()
+    here = (table.c.actor == actor.key_id) & (table.c.key == request.key)
+    row = connection.execute(select(table).where(here, table.c.at_ms >= now_ms - REMEMBERED_MS)).first()
     if row is None:
         return None
     if bytes(row.digest) != request.digest:

@@ -77,7 +77,7 @@ def create(
     # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
     taken = _find(connection, wanted.name) is not None
     if repeatable is not None:
-        answer = access.answered(connection, actor, repeatable)
+        answer = access.answered(connection, actor, repeatable, now_ms)
         if answer is not None:
             return msgspec.json.decode(answer, type=DeclaredCrawl)
     if taken:

@@ -66,7 +66,7 @@ def add(
     exclusion has the target, and Full if the exclusions would be too many, or their targets too long in total.
     """
     connection.execute(_LOCK)
-    if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
+    if repeatable is not None and (before := access.answered(connection, actor, repeatable, now_ms)) is not None:
         return msgspec.json.decode(before, type=StoredExclusion)
     here = exclusions.c.target == target
     if (known := connection.execute(select(exclusions.c.id).where(here)).scalar()) is not None:

@@ -33,7 +33,7 @@ def add_key(connection: Connection, key: ApiKey, *, actor: Actor, repeatable: Re
     """
     _lock(connection)
     if repeatable is not None:
-        if (before := answered(connection, actor, repeatable)) is not None:
+        if (before := answered(connection, actor, repeatable, key.created_at_ms)) is not None:
             raise Exists(f"this request made the key {before!r} before, and its secret is not shown again")
         answer(connection, actor, repeatable, key.name, key.created_at_ms)
     if _live(connection, key.name) is not None:

@@ -62,7 +62,7 @@ def create(
     as it was created. Raise ReusedKey if the idempotency key was used for another request.
     """
     taken = _find(connection, name) is not None
-    if repeatable is not None and (before := access.answered(connection, actor, repeatable)) is not None:
+    if repeatable is not None and (before := access.answered(connection, actor, repeatable, now_ms)) is not None:
         return msgspec.json.decode(before, type=StoredSchedule)
     if taken:
         raise Exists(f"there is a schedule {name!r} already")
