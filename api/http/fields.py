@@ -36,6 +36,7 @@ FORMS: Final[Mapping[str, str]] = {
 
 _BY_TYPE: Final[Mapping[str, str]] = {
     "string_type": "text",
+    "string_unicode": "text without lone surrogates",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_parsing_size": "a smaller number",

@@ -9,6 +9,7 @@ which a request can be wrong: 150 take half an hour.
 
 import asyncio
 import gzip
+import json
 import os
 import re
 import zlib
@@ -33,6 +34,10 @@ from tests.support.engines.nats_server import BrokerServer
 from tests.support.processes.kill_rounds import SEED
 
 AnyCase = schemathesis.Case[Any]
+
+LONE: Final = "\ud800"
+"""Half of a pair of surrogates. JSON can have it as an escape, but UTF-8 cannot."""
+ITEM: Final = {"name": "a", "fields": {"a": {"css": LONE}}}
 
 REQUESTS: Final = "ORB_TEST_REQUESTS"
 FEW: Final = "4"
@@ -256,6 +261,34 @@ def test_what_was_once_taken_for_something_else_is_refused(
     key = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}"}
     answer = httpx.request(method, running.url + path, json=body, headers={**key, **headers}, timeout=30)
     problem(answer, 422, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "wrong"),
+    [
+        ("POST", "/v1/crawls/x/plan", {"spec": {**SPEC, LONE: 1}}, r"spec.\ud800"),
+        ("POST", "/v1/crawls/x/plan", {"spec": {**SPEC, "scope": {LONE: 1}}}, r"spec.scope.\ud800"),
+        ("POST", "/v1/crawls/x/plan", {"spec": {**SPEC, "scope": {"mode": LONE}}}, "spec.scope.mode"),
+        ("PUT", "/v1/crawls/x", {"spec": {**SPEC, "extract": {LONE: {LONE: LONE}}}}, r"spec.extract.\ud800"),
+        ("PUT", "/v1/crawls/x", {"spec": {**SPEC, "extract": {"items": [ITEM]}}}, "spec.extract.items[0].fields.a.css"),
+        ("POST", "/v1/crawls/docs/seed-sets/y/plan", {"seeds": [{"url": "http://a.b/", LONE: 1}]}, r"seeds[0].\ud800"),
+        ("PUT", "/v1/crawls/docs/seed-sets/y", {"seeds": [{"url": "http://a.b/", LONE: 1}]}, r"seeds[0].\ud800"),
+        ("PATCH", "/v1/crawls/docs", {"spec": {LONE: 1}}, r"spec.\ud800"),
+        ("PATCH", "/v1/crawls/docs", {"labels": {LONE: "x"}}, "labels." + 3 * "\N{REPLACEMENT CHARACTER}"),
+        ("POST", "/v1/exclusions/plan", {"target": LONE, "reason": "x"}, "target"),
+        ("PUT", "/v1/config", {LONE: 1}, ""),
+    ],
+)
+def test_text_that_utf8_cannot_encode_is_refused_where_it_is(
+    method: str, path: str, body: Any, wrong: str, running: Served
+) -> None:
+    """A lone surrogate as the name of a field was answered 500, since the answer named the field."""
+    key = {"Authorization": f"Bearer {running.keys[Role.ADMIN]}", "Content-Type": "application/json"}
+    answer = httpx.request(method, running.url + path, content=json.dumps(body), headers=key, timeout=30)
+    errors = problem(answer, 422, "invalid")["errors"]
+    assert [each["path"] for each in errors] == [wrong]
+    assert "codec" not in errors[0]["message"]
+    assert "raw data" not in errors[0]["message"]
 
 
 def test_labels_stay_within_their_number_when_some_are_added(running: Served) -> None:

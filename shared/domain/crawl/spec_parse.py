@@ -135,7 +135,13 @@ def _value(field: FieldInfo, value: object, path: str, problems: list[SpecProble
         problems.append(SpecProblem(path, f"expected a finite number, got {value}"))
         return msgspec.UNSET
     try:
-        return msgspec.convert(value, field.type)
+        made = msgspec.convert(value, field.type)
+        if isinstance(made, str):
+            made.encode()  # `encode_spec` would raise for a lone surrogate.
+        return made
+    except UnicodeEncodeError:
+        problems.append(SpecProblem(path, f"{shown(value)} has a lone surrogate, which no text has"))
+        return msgspec.UNSET
     except msgspec.ValidationError as error:
         problems.append(_problem(str(error), field.type, value, path, suggest=len(problems) < SUGGESTED))
         return msgspec.UNSET
@@ -188,7 +194,9 @@ def _enum_of(annotation: Any) -> type[Enum]:
 
 
 def _join(path: str, name: object) -> str:
-    return f"{path}.{name}" if path and name else path or str(name)
+    """Return the path of the field `name`. Write a lone surrogate, which UTF-8 cannot encode, as `\\ud800`."""
+    text = str(name).encode(errors="backslashreplace").decode()
+    return f"{path}.{text}" if path and text else path or text
 
 
 def shown(value: object) -> str:
