@@ -188,10 +188,13 @@ def answer(problem: ApiProblem, path: str, request_id: str) -> Response:
 
 async def respond(request: Request, error: Exception) -> Response:
     """Return the response to a request that raised `error`. It is the only exception handler of the application."""
-    field = getattr(request.scope.get("route"), "body_field", None)
+    route = request.scope.get("route")
+    field, responses = getattr(route, "body_field", None), getattr(route, "responses", {})
     body = None if field is None else field.field_info.annotation
-    if isinstance(error, Missing) and "if-match" in request.headers and request.method not in ("GET", "HEAD"):
-        error = ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint="omit If-Match to create it")  # RFC 9110 §13.1.1
+    # A route that takes If-Match declares the response 412, and one that creates the missing resource declares 201.
+    if isinstance(error, Missing) and "if-match" in request.headers and 412 in responses:
+        hint = "omit If-Match to create it" if 201 in responses else "it was deleted or never existed: list what exists"
+        error = ApiProblem(ProblemKind.LOST_UPDATE, str(error), hint=hint)  # RFC 9110 §13.1.1
     problem = problem_of(error, body)
     # A seed set (`set`) below a crawl (`name`) has a tag of its own.
     if isinstance(error, Stale) and "name" in request.path_params and "set" not in request.path_params:

@@ -90,7 +90,10 @@ async def put_seed_set(
 
     Owners apply the change as a command. The response has the id of this command in the field `command`.
     """
-    spec = await _spec(name, wanted, served)
+    try:
+        spec = await _spec(name, wanted, served)
+    except Missing as error:  # It is no resource that If-Match is about, so this is 404 with that header, too.
+        raise ApiProblem(ProblemKind.NOT_FOUND, str(error), hint="create the crawl first") from error
     check_conditions(new, expected)
     stored, created = await served.desired.put_seed_set(
         name,

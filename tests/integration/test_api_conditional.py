@@ -265,6 +265,33 @@ def test_write_that_may_only_create_says_if_there_is_nothing(tmp_path: Path) -> 
     asyncio.run(story())
 
 
+def test_advice_to_create_what_is_missing_is_given_only_to_creators(tmp_path: Path) -> None:
+    """A DELETE, a verb or a PATCH was advised to omit If-Match "to create it", and was then answered 404."""
+
+    async def story() -> None:
+        async with api(tmp_path / "orb.db") as opened, opened.as_role(Role.ADMIN) as client:
+            known = {"If-Match": '"1-1"'}
+            orphan = await client.put("/v1/crawls/docs/seed-sets/one", json={"seeds": []}, headers=known)
+            assert problem(orphan, 404, "not-found")["hint"] == "create the crawl first"
+            refused = await client.put("/v1/crawls/docs", json={"spec": SPEC}, headers=known)
+            assert problem(refused, 412, "lost-update")["hint"] == "omit If-Match to create it"
+            for method, path, body in CREATE_NOTHING:
+                if "config" not in path:
+                    answer = await client.request(method, path, json=body, headers=known)
+                    hint = problem(answer, 412, "lost-update")["hint"]
+                    assert hint == "it was deleted or never existed: list what exists", path
+            problem(await client.put("/v1/exclusions/1", json={"reason": "x"}, headers=known), 412, "lost-update")
+            other = await client.post("/v1/crawls/docs/seeds", json={"seeds": []}, headers=known)
+            problem(other, 404, "not-found")
+            await opened.created("docs", start=False)
+            for method, path, body in CREATED_ONCE[1:5]:
+                answer = await client.request(method, path, json=body, headers=known)
+                assert problem(answer, 412, "lost-update")["hint"] == "omit If-Match to create it", path
+                assert (await client.request(method, path, json=body)).status_code == 201, path
+
+    asyncio.run(story())
+
+
 def test_every_write_with_if_match_takes_if_none_match_too() -> None:
     for path, item in openapi_document()["paths"].items():
         for method in set(item) - {"get"}:
