@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -16,7 +17,7 @@ from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.reads.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
-from shared.ports.catalog import Exists, Missing, ReusedKey, Stale
+from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 from tests.support.api.member_view import FixedSurroundings
 from tests.support.database.frozen_owner import stopped, waiting_for_a_lock
 from tests.support.database.store_tables import NOW_MS, Tables
@@ -81,12 +82,48 @@ def test_of_many_who_create_the_same_name_exactly_one_succeeds(new_tables: NewTa
     asyncio.run(story())
 
 
+def test_concurrent_creates_keep_the_limit_of_crawls(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls = catalog(t)
+            limit: dict[str, Any] = {"start": False, "actor": OPERATOR, "now_ms": NOW_MS, "max_count": 2}
+            wanted = [Declaration(f"news-{n}", "{}") for n in range(12)]
+            answers = await asyncio.gather(
+                *(crawls.create(each, **limit) for each in wanted[:6]),
+                *(crawls.put(each, expected=None, **limit) for each in wanted[6:]),
+                return_exceptions=True,
+            )
+            assert sum(isinstance(answer, Full) for answer in answers) == 11, answers
+            assert t.value("SELECT count(*) FROM crawls") == 2, "that of the tables, and one more"
+
+    asyncio.run(story())
+
+
+def test_concurrent_puts_of_a_new_name_create_one_crawl_at_the_limit(new_tables: NewTables) -> None:
+    async def story() -> None:
+        async with new_tables() as t:
+            crawls, wanted = catalog(t), Declaration("news", "{}")
+            answers = await asyncio.gather(
+                *(
+                    crawls.put(wanted, expected=None, start=False, actor=OPERATOR, now_ms=NOW_MS, max_count=2)
+                    for _ in range(8)
+                )
+            )
+            assert sum(created for _, created in answers) == 1
+            assert len({crawl.crawl_id for crawl, _ in answers}) == 1
+
+    asyncio.run(story())
+
+
 def test_concurrent_creates_with_one_idempotency_key_share_an_answer(new_tables: NewTables) -> None:
     async def story() -> None:
         async with new_tables() as t:
             crawls, wanted, again = catalog(t), Declaration("news", "{}"), Repeatable("k", b"d" * 32)
             answers = await asyncio.gather(
-                *(crawls.create(wanted, start=False, actor=OPERATOR, now_ms=NOW_MS, repeatable=again) for _ in range(8))
+                *(
+                    crawls.create(wanted, start=False, actor=OPERATOR, now_ms=NOW_MS, repeatable=again, max_count=2)
+                    for _ in range(8)
+                )
             )
             assert answers == [answers[0]] * 8
             assert t.value("SELECT count(*) FROM crawls WHERE name = 'news'") == 1

@@ -15,7 +15,7 @@ from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import Term
 from shared.domain.schedules.history import FiringOutcome, HistoryChange
 from shared.domain.schedules.spec import Overlap, ScheduleSpec
-from shared.domain.schedules.stored import HISTORY, MAX_SELECTED
+from shared.domain.schedules.stored import HISTORY, MAX_SELECTED, StoredSchedule
 from shared.ports.catalog import Full, Missing, Stale
 from tests.support.database.schedule_stage import EVERY, MINUTE, NOW, OPERATOR, PARTITIONS, TERM
 from tests.support.database.schedule_stage import ScheduleStage as Stage
@@ -301,3 +301,31 @@ def test_schedule_beyond_the_limit_is_refused(
 
     monkeypatch.setattr("shared.adapters.sql.catalog.schedules.MAX_SCHEDULES", 1)
     on_schedules(story)
+
+
+def test_concurrent_creations_keep_the_limit_of_schedules(
+    on_schedules: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        puts = (put(stage, name) for name in ("p", "q", "q", "q"))
+        creates = (stage.declared(name=f"c-{n}") for n in range(6))
+        answers = await asyncio.gather(*puts, *creates, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert {type(each) for each in refused} == {Full}, answers
+        assert len(await stage.schedules.listing(after="", max_count=10)) == 1
+
+    monkeypatch.setattr("shared.adapters.sql.catalog.schedules.MAX_SCHEDULES", 1)
+    on_schedules(story)
+
+
+def test_concurrent_puts_of_a_new_schedule_create_it_once(on_schedules: Callable[[Story], None]) -> None:
+    async def story(stage: Stage) -> None:
+        answers = await asyncio.gather(*(put(stage, "nightly") for _ in range(8)))
+        assert sum(created for _, created in answers) == 1
+        assert len({stored.schedule_id for stored, _ in answers}) == 1
+
+    on_schedules(story)
+
+
+async def put(stage: Stage, name: str) -> tuple[StoredSchedule, bool]:
+    return await stage.schedules.put(name, EVERY, paused=False, expected=None, actor=OPERATOR, now_ms=NOW)

@@ -1,11 +1,11 @@
-"""Transactions on the audit log, on commands that operators requested, and on stored answers.
+"""Transactions on the audit log, on commands that operators requested, and on stored answers. Locks of creations.
 
 An answer is stored for a request with an `Idempotency-Key`, so that its repetition gets the same answer.
 """
 
 from typing import Final
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, Table, delete, func, insert, select
 
 from shared.adapters.sql.catalog.revision_commands import revision_command
 from shared.adapters.sql.engine.access_schema import audit_log, command_requests, idempotency
@@ -16,6 +16,18 @@ from shared.ports.catalog import ReusedKey
 
 REMEMBERED_MS: Final = 24 * 3600 * 1000
 """How long an answer is stored, in ms, so that a repeat of its request gets the same answer."""
+
+_CREATION_LOCKS: Final = {"crawls": int.from_bytes(b"orbcrawl"), "schedules": int.from_bytes(b"orbsched")}
+"""The numbers of PostgreSQL's advisory locks that `lock_creation` takes, by table."""
+
+
+def lock_creation(connection: Connection, table: Table) -> None:
+    """Lock the creation of rows of `table` until the transaction ends, so that the caller can count the rows.
+
+    Other changes of rows are not locked. SQLite has one writer and needs no lock.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_CREATION_LOCKS[table.name])))
 
 
 def answered(connection: Connection, actor: Actor, request: Repeatable, now_ms: int) -> str | None:

@@ -73,8 +73,8 @@ def create(
     name is taken, or Full if there are `max_count` crawls already. A repeat of the request `repeatable` returns the
     crawl as it was created. Raise ReusedKey if the idempotency key was used for another request.
     """
-    # Repeats of a request may be concurrent. The name is read before the answer, so a transaction that sees the crawl
-    # also sees the answer. One that sees neither conflicts at the insert and runs again (PostgresPool.write).
+    # Repeats of a request may be concurrent. So the lock comes before all reads, not only before the count.
+    access.lock_creation(connection, crawls)
     taken = _find(connection, wanted.name) is not None
     if repeatable is not None:
         answer = access.answered(connection, actor, repeatable, now_ms)
@@ -116,9 +116,12 @@ def put(
     Write nothing if neither the declaration nor the state changes.
     """
     stored = _find(connection, wanted.name, lock=True)
+    if stored is None and expected is not None:
+        raise Missing(f"there is no crawl {wanted.name!r}")
     if stored is None:
-        if expected is not None:
-            raise Missing(f"there is no crawl {wanted.name!r}")
+        access.lock_creation(connection, crawls)
+        stored = _find(connection, wanted.name, lock=True)  # another transaction may have created it meanwhile
+    if stored is None:
         return create(connection, wanted, start=start, actor=actor, now_ms=now_ms, max_count=max_count), True
     _check(stored, expected)
     status = stored.status if stored.spec == wanted.spec else status_after_new_spec(stored.status)

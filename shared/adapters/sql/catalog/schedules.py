@@ -61,6 +61,7 @@ def create(
     Raise Exists if the name is taken, Full at MAX_SCHEDULES. A repeat of the request `repeatable` returns the schedule
     as it was created. Raise ReusedKey if the idempotency key was used for another request.
     """
+    access.lock_creation(connection, schedules)
     taken = _find(connection, name) is not None
     if repeatable is not None and (before := access.answered(connection, actor, repeatable, now_ms)) is not None:
         return msgspec.json.decode(before, type=StoredSchedule)
@@ -102,9 +103,12 @@ def put(
     nothing if neither `spec` nor `paused` differs. A schedule that cannot be read is replaced.
     """
     row = _find(connection, name, lock=True)
+    if row is None and expected is not None:
+        raise _missing(name)
     if row is None:
-        if expected is not None:
-            raise _missing(name)
+        access.lock_creation(connection, schedules)
+        row = _find(connection, name, lock=True)  # another transaction may have created it meanwhile
+    if row is None:
         return create(connection, name, spec, paused=paused, actor=actor, now_ms=now_ms), True
     _check(row, frozenset() if new else expected)
     stored = readable(row)
