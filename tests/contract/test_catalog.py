@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import Connection
 
 from api.http.cached_reads import CachedCrawlReads
-from shared.adapters.sql.catalog import declared
+from shared.adapters.sql.catalog import declared, seed_sets
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.crawl.state import Verb
 from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ops.access import ApiKey, Role
+from shared.domain.ops.seed_sets import set_spec
 from shared.domain.reads.declared import Actor, CrawlFilter, Declaration, DeclaredCrawl, Repeatable
 from shared.ports.catalog import Exists, Full, Missing, ReusedKey, Stale
 from tests.support.api.member_view import FixedSurroundings
@@ -171,6 +172,46 @@ def test_a_create_that_waits_behind_its_own_repeat_gets_its_answer(on_postgres: 
             assert await first.go_on() == "committed"
             assert (await asked).name == "news"
         assert t.value("SELECT count(*) FROM crawls WHERE name = 'news'") == 1
+
+    on_postgres(story)
+
+
+def put_again(connection: Connection) -> None:
+    same = Declaration("news", "{}")
+    declared.put(connection, same, expected=None, start=False, actor=OPERATOR, now_ms=NOW_MS)
+
+
+def put_seed_set(connection: Connection) -> None:
+    spec = set_spec(["http://a.test/"], {})
+    seed_sets.put(connection, "news", "one", spec, 8, expected=None, new=False, actor=OPERATOR, now_ms=NOW_MS)
+
+
+def fire(connection: Connection) -> None:
+    assert list(declared.locked(connection, ["news"])) == ["news"]
+
+
+@pytest.mark.parametrize("transaction", [put_again, put_seed_set, fire])
+def test_transaction_that_waited_for_a_reset_locks_the_new_crawl(
+    on_postgres: Callable[..., None], transaction: Callable[[Connection], None]
+) -> None:
+    """The reset deletes the row that the transaction waited for, and makes another of the same name."""
+
+    async def story(t: Tables, url: str) -> None:
+        await catalog(t).create(Declaration("news", "{}"), start=False, actor=OPERATOR, now_ms=NOW_MS)
+
+        def reset(connection: Connection) -> None:
+            declared.turn(connection, "news", Verb.RESET, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+
+        with stopped(url, reset, lambda connection: None) as first:
+            await first.there()
+            with stopped(url, transaction, lambda connection: None) as second:
+                await waiting_for_a_lock(t)
+                assert await first.go_on() == "committed"
+                await second.there()
+                free = "SELECT crawl_id FROM crawls WHERE name = 'news' AND state <> 'deleted' FOR UPDATE SKIP LOCKED"
+                assert t.rows(free) == []
+                assert await second.go_on() == "committed"
+                assert len(t.rows(free)) == 1
 
     on_postgres(story)
 

@@ -1,15 +1,18 @@
-"""Transactions on the audit log, on commands that operators requested, and on stored answers. Locks of creations.
+"""Transactions on the audit log, on commands that operators requested, and on stored answers.
 
 An answer is stored for a request with an `Idempotency-Key`, so that its repetition gets the same answer.
+
+The module also has the locks that operators' transactions on crawls and schedules take.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Table, delete, func, insert, select
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, literal_column, select
 
 from shared.adapters.sql.catalog.revision_commands import revision_command
 from shared.adapters.sql.engine.access_schema import audit_log, command_requests, idempotency
-from shared.adapters.sql.engine.schema import commands
+from shared.adapters.sql.engine.schema import commands, crawls
 from shared.domain.ids import CrawlId
 from shared.domain.reads.declared import Actor, CommandProgress, Repeatable
 from shared.ports.catalog import ReusedKey
@@ -19,6 +22,27 @@ REMEMBERED_MS: Final = 24 * 3600 * 1000
 
 _CREATION_LOCKS: Final = {"crawls": int.from_bytes(b"orbcrawl"), "schedules": int.from_bytes(b"orbsched")}
 """The numbers of PostgreSQL's advisory locks that `lock_creation` takes, by table."""
+
+_PRESENT: Final = (
+    select(crawls.c.crawl_id)
+    .where(crawls.c.name.in_(bindparam("names", expanding=True)), crawls.c.state != literal_column("'deleted'"))
+    .order_by(crawls.c.crawl_id)
+)
+
+
+def lock_crawls(connection: Connection, names: Sequence[str]) -> None:
+    """Lock the crawls with these names until the transaction ends. Names without a crawl are left out.
+
+    Read the crawls by name in a statement after this call. SQLite has one writer and needs no lock.
+    """
+    if connection.dialect.name == "sqlite":
+        return
+    # If the locking statement waits for a reset, it does not see the new crawl that the reset has made. So lock again
+    # until the names belong to the locked crawls.
+    while True:
+        locked = connection.execute(_PRESENT.with_for_update(), {"names": names}).scalars().all()
+        if locked == connection.execute(_PRESENT, {"names": names}).scalars().all():
+            return
 
 
 def lock_creation(connection: Connection, table: Table) -> None:

@@ -210,9 +210,8 @@ def locked(connection: Connection, names: Sequence[str]) -> Mapping[str, Declare
     """
     if not names:
         return {}
+    access.lock_crawls(connection, names)
     here = crawls.c.name.in_(names) & (crawls.c.state != literal_column("'deleted'"))
-    if connection.dialect.name != "sqlite":  # SQLite has one writer and no row locks; see `_find`
-        connection.execute(select(crawls.c.crawl_id).where(here).order_by(crawls.c.crawl_id).with_for_update())
     return {row.name: _crawl(row) for row in connection.execute(_query().where(here))}
 
 
@@ -397,10 +396,7 @@ STAMP: Final = PointQuery(
 
 def _find(connection: Connection, name: str, *, lock: bool = False) -> DeclaredCrawl | None:
     if lock:
-        # SQLite has one writer and no row locks. On PostgreSQL two operators of one crawl take turns on its row. A
-        # separate statement locks it, since a statement that waited would join the new row with the old revisions and
-        # return no row.
-        connection.execute(select(crawls.c.crawl_id).where(_NAMED).with_for_update(), {"wanted_name": name})
+        access.lock_crawls(connection, [name])
     row = connection.execute(BY_NAME.statement, {"wanted_name": name}).first()
     return None if row is None else _crawl(row)
 

@@ -266,11 +266,11 @@ def _crawl(connection: Connection, name: str, *, lock: bool = False) -> CrawlId:
     """Return the id of the crawl of this name. Raise Missing if there is none.
 
     With `lock`, no other transaction changes the crawl's seed sets, or deletes or resets the crawl, until this
-    transaction ends. SQLite has one writer and needs no lock.
+    transaction ends.
     """
+    if lock:
+        access.lock_crawls(connection, [name])
     query = select(crawls.c.crawl_id).where(crawls.c.name == name, _NOT_DELETED)
-    if lock and connection.dialect.name != "sqlite":
-        query = query.with_for_update()
     crawl_id = connection.execute(query).scalar()
     if crawl_id is None:
         raise Missing(f"there is no crawl {name!r}")
