@@ -91,10 +91,16 @@ for _verb in _VERBS:
     responses=problems(404),
 )  # fmt: skip
 async def get_command(command_id: Annotated[str, Path(max_length=64)], served: Served) -> CommandStatus:
-    """Return a command, with the number of partitions that have applied it so far."""
+    """Return a command, with the number of partitions that have applied it so far.
+
+    The answer is 404 for a command that was dropped before it was sent, because a later change has replaced it.
+    """
     command = await served.catalog.command(command_id)
     if command is None:
-        raise Missing(f"there is no command {command_id!r}")
+        raise Missing(
+            f"there is no command {command_id!r}: it is unknown or no longer kept, or a later change has replaced it "
+            "before it was sent"
+        )
     return command_body(command)
 
 

@@ -367,7 +367,7 @@ def test_reset_moves_the_sets_and_sends_their_seeds_again(on_sets: OnSets) -> No
         catalog, name = SqlCatalog(t.store.executor), crawl_of(t)
         first, _ = await put(t, desired, [url(1), url(1), url(2)])
         await publish(t, desired)
-        await put(t, desired, [url(9)], "two")
+        unsent, _ = await put(t, desired, [url(9)], "two")
         _, made = await catalog.turn(name, Verb.RESET, expected=None, actor=OPERATOR, now_ms=NOW_MS)
         changes = await desired.seed_set_commands(0)
         sent = [(each.name, each.crawl_id, [seed.url for seed in each.added]) for each in changes]
@@ -375,6 +375,8 @@ def test_reset_moves_the_sets_and_sends_their_seeds_again(on_sets: OnSets) -> No
         after = await desired.seed_set(name, "one")
         assert (after.document, after.command_id) == (first.document, f"seed-set-{changes[0].revision}")
         assert after.revision > first.revision
+        assert await catalog.command(unsent.command_id) is None, "no leader publishes it any more"
+        assert await catalog.command(first.command_id) is not None
         for change in changes:
             await desired.seed_set_commanded(change.revision)
 
@@ -384,10 +386,9 @@ def test_reset_moves_the_sets_and_sends_their_seeds_again(on_sets: OnSets) -> No
 def test_deleted_crawl_publishes_nothing_and_its_sets_are_collected(on_sets: OnSets) -> None:
     async def story(t: Tables, desired: SqlDesired) -> None:
         assert isinstance(t.store, SqlStore)
-        name = crawl_of(t)
-        for each in ("one", "two"):
-            await put(t, desired, [url(each)], each)
-        await SqlCatalog(t.store.executor).turn(name, Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+        catalog, name = SqlCatalog(t.store.executor), crawl_of(t)
+        sets = [await put(t, desired, [url(each)], each) for each in ("one", "two")]
+        await catalog.turn(name, Verb.DELETE, expected=None, actor=OPERATOR, now_ms=NOW_MS)
         assert await desired.seed_set_commands(0) == []
         with pytest.raises(Missing):
             await desired.seed_set(name, "one")
@@ -395,5 +396,6 @@ def test_deleted_crawl_publishes_nothing_and_its_sets_are_collected(on_sets: OnS
         assert ends == [False, False, True]
         for table in ("seed_sets", "seed_set_urls", "seed_set_commands"):
             assert t.value(f"SELECT count(*) FROM {table}") == 0, table
+        assert [await catalog.command(stored.command_id) for stored, _ in sets] == [None, None]
 
     on_sets(story)

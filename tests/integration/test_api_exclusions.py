@@ -81,6 +81,28 @@ def test_change_needs_the_version_that_was_read_and_is_audited(tmp_path: Path) -
     as_operator(tmp_path, story)
 
 
+def test_command_that_a_change_dropped_before_it_was_sent_is_404(tmp_path: Path) -> None:
+    async def story(opened: Api, client: httpx.AsyncClient) -> None:
+        async def statuses(*commands: str) -> list[int]:
+            return [(await client.get(f"/v1/commands/{each}")).status_code for each in commands]
+
+        first = (await created(client)).json()
+        at = f"{AT}/{first['id']}"
+        second = (await client.put(at, json={"reason": "asked again"})).json()
+        assert await statuses(first["command"], second["command"]) == [404, 200]
+        desired = SqlDesired(opened.threads)
+        (stored,) = (await desired.exclusions_in_force(0)).to_command
+        await desired.exclusion_commanded(stored.exclusion_id, stored.revision)
+        third = (await client.put(at, json={"reason": "asked once more"})).json()
+        assert await statuses(second["command"], third["command"]) == [200, 200], "the second was sent"
+        assert (await client.delete(at)).status_code == 204
+        assert await statuses(second["command"], third["command"]) == [200, 404]
+        gone = problem(await client.get(f"/v1/commands/{third['command']}"), 404, "not-found")
+        assert "a later change has replaced it before it was sent" in gone["detail"]
+
+    as_operator(tmp_path, story)
+
+
 def test_second_exclusion_of_a_target_is_refused_and_the_first_is_named(tmp_path: Path) -> None:
     async def story(_: Api, client: httpx.AsyncClient) -> None:
         made = (await created(client)).json()

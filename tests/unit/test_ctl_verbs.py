@@ -235,6 +235,8 @@ def test_commands_and_members_can_be_waited_for() -> None:
         return httpx.Response(200, json={"id": "c", "applied": count, "partitions": 4})
 
     assert Masters([applied(1), applied(4)]).run("wait", "command", "c") == "command/c applied\n"
+    with pytest.raises(Failed, match="no command"):
+        Masters([applied(1), problem(404, "not-found", "there is no command 'c'")]).run("wait", "command", "c")
     worker = [httpx.Response(200, json={"id": "w1", "state": state}) for state in ("active", "draining", "drained")]
     assert Masters(worker).run("wait", "worker", "w1") == "worker/w1 drained\n"
     with pytest.raises(Usage, match="expected for a worker one of drained, stopped"):

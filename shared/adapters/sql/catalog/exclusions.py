@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
 
 from shared.adapters.sql.catalog import access
-from shared.adapters.sql.engine.access_schema import exclusion_list, exclusions
+from shared.adapters.sql.engine.access_schema import command_requests, exclusion_list, exclusions
 from shared.domain.crawl.exclusions import MAX_EXCLUSIONS, MAX_EXCLUSIONS_BYTES
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
@@ -116,6 +116,7 @@ def put(
         raise Stale(stored.tag)
     if stored.terms == terms:
         return stored
+    _drop_unsent(connection, stored)
     revision = int(connection.execute(_NEXT).scalar_one())
     here = exclusions.c.id == exclusion_id
     connection.execute(update(exclusions).where(here).values(revision=revision, **_values(terms)))
@@ -137,6 +138,7 @@ def remove(
     stored = one(connection, exclusion_id)
     if expected is not None and stored.tag not in expected:
         raise Stale(stored.tag)
+    _drop_unsent(connection, stored)
     connection.execute(_NEXT)
     connection.execute(delete(exclusions).where(exclusions.c.id == exclusion_id))
     access.record(connection, actor, "exclusion.delete", stored.target, _described(stored.terms), None, now_ms)
@@ -170,6 +172,16 @@ def commanded(connection: Connection, exclusion_id: int, revision: int) -> None:
     """Record that the command EXCLUDE for this revision of an exclusion was sent to all its partitions."""
     here = (exclusions.c.id == exclusion_id) & (exclusions.c.commanded < revision)
     connection.execute(update(exclusions).where(here).values(commanded=revision))
+
+
+def _drop_unsent(connection: Connection, stored: StoredExclusion) -> None:
+    """Delete the request of the exclusion's command if the leader has not sent it to all its partitions.
+
+    Call it before the exclusion is changed or deleted. The leader sends only the command of the latest revision.
+    """
+    here = (exclusions.c.id == stored.exclusion_id) & (exclusions.c.commanded < stored.revision)
+    if connection.execute(select(exclusions.c.id).where(here)).first() is not None:
+        connection.execute(delete(command_requests).where(command_requests.c.id == stored.command_id))
 
 
 def _ask(connection: Connection, stored: StoredExclusion, partitions: int, actor: Actor, now_ms: int) -> None:

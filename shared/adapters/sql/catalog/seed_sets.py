@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, func, insert, literal
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.engine.access_schema import seed_set_commands, seed_set_urls, seed_sets
 from shared.adapters.sql.engine.schema import crawls
+from shared.adapters.sql.frontier.crawl_gc import drop_seed_set_changes
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.seed_sets import (
@@ -150,9 +151,9 @@ def move(connection: Connection, before: CrawlId, after: CrawlId, partitions: in
     """Move the seed sets of the crawl `before` to the crawl `after`, which replaces it in a reset.
 
     For each set, store a change that adds all its seeds to the new crawl. The leader publishes it. Delete the changes
-    of the old crawl.
+    of the old crawl, with the requests of their commands.
     """
-    connection.execute(delete(seed_set_commands).where(seed_set_commands.c.crawl_id == before))
+    drop_seed_set_changes(connection, before)
     rows = connection.execute(
         select(seed_sets.c.set_id, seed_sets.c.name, seed_sets.c.canonical)
         .where(seed_sets.c.crawl_id == before)

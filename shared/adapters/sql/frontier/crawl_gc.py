@@ -12,6 +12,7 @@ from shared.domain.crawl.state import COMPLETE
 from shared.domain.frontier.commands import collection_of
 from shared.domain.frontier.states import CrawlState
 from shared.domain.ids import CrawlId, Partition
+from shared.domain.ops.seed_sets import command_id_of
 
 _AT_ONCE: Final = 100
 _QUEUED: Final = "FROM queues q WHERE q.queued + q.waiting > 0 AND q.crawl_id >"
@@ -68,10 +69,18 @@ def collected(connection: Connection, crawl_id: CrawlId, now_ms: int) -> bool:
         connection.execute(delete(members).where(members.c.set_id == set_id))
         connection.execute(delete(access_schema.seed_sets).where(sets.set_id == set_id))
         return False
-    changes = access_schema.seed_set_commands
-    connection.execute(delete(changes).where(changes.c.crawl_id == crawl_id))
+    drop_seed_set_changes(connection, crawl_id)
     connection.execute(update(schema.crawls).where(schema.crawls.c.crawl_id == crawl_id).values(collected_at_ms=now_ms))
     return True
+
+
+def drop_seed_set_changes(connection: Connection, crawl_id: CrawlId) -> None:
+    """Delete a deleted crawl's changes of seed sets that are not published, and the requests of their commands."""
+    changes, requests = access_schema.seed_set_commands.c, access_schema.command_requests
+    query = delete(access_schema.seed_set_commands).where(changes.crawl_id == crawl_id).returning(changes.revision)
+    dropped = [{"dropped": command_id_of(revision)} for revision in connection.execute(query).scalars()]
+    if dropped:
+        connection.execute(delete(requests).where(requests.c.id == bindparam("dropped")), dropped)
 
 
 def to_reopen(
