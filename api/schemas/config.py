@@ -157,7 +157,7 @@ class RetentionValues(_Values):
 
     audit_days: int | None = _retention("audit_days", "Days that entries of the audit log are kept.", 365)
     commands_days: int | None = _retention(
-        "commands_days", "Days that commands are kept after all partitions have applied them.", 30
+        "commands_days", "Days that commands are kept. One that is still sent or applied is kept longer.", 30
     )
     revisions: int | None = _retention(
         "revisions",

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from shared.adapters.sql.admin import retention
-from shared.adapters.sql.admin.retention import ROWS, SqlRetained
+from shared.adapters.sql.admin.retention import ROWS
 from shared.adapters.sql.catalog import access
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.desired import SqlDesired
@@ -25,41 +25,15 @@ from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRo
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.access import ApiKey, Role
 from shared.domain.ops.config import HotConfig, WorkerPart
-from shared.domain.ops.retention import DAY_MS, RetainedKind, Retention, named_for, used_until_ms, week_of
-from shared.domain.ops.seed_sets import command_id_of, part_of
+from shared.domain.ops.retention import DAY_MS, RetainedKind, named_for, used_until_ms, week_of
 from shared.domain.reads.declared import Actor, Declaration
 from shared.domain.web.url import fingerprint
 from tests.support.database.query_plans import accesses, recorded
+from tests.support.database.retention_walk import LATER_MS, walked
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link
 
 OnStore = Callable[..., None]
 OPERATOR = Actor("0" * 16, "operator", "r")
-LATER_MS = NOW_MS + 1000 * DAY_MS
-RULES = Retention(
-    audit_days=10,
-    commands_days=10,
-    revisions=3,
-    deleted_crawls_days=10,
-    dead_letters_days=10,
-    producers_days=28,
-    uploads_days=10,
-    revoked_keys_days=10,
-    hosts_days=10,
-    changes_days=10,
-)
-
-
-async def walked(t: Tables, what: RetainedKind, now_ms: int = LATER_MS) -> list[int]:
-    """The rows that each pass of a whole walk removed."""
-    assert isinstance(t.store, SqlStore)
-    retained, place, passes = SqlRetained(t.store.executor), "", []
-    while True:
-        forgotten = await retained.forget(what, RULES, now_ms, place)
-        passes.append(forgotten.rows)
-        place = forgotten.place
-        if not place:
-            return passes
-        assert len(passes) < 100, "it goes on for ever"
 
 
 async def lines(t: Tables, n: int, now_ms: int) -> None:
@@ -78,43 +52,6 @@ def test_old_lines_of_the_audit_log_go_in_bounded_steps_and_the_others_stay(on_s
         assert await walked(t, RetainedKind.AUDIT, NOW_MS + 10 * DAY_MS) == [0], "not yet"
         assert await walked(t, RetainedKind.AUDIT) == [ROWS, 20]
         assert t.value("SELECT count(*) FROM audit_log") == 30
-
-    on_store(story)
-
-
-def test_a_command_is_not_forgotten_before_every_partition_has_applied_it(on_store: OnStore) -> None:
-    async def story(t: Tables) -> None:
-        assert isinstance(t.store, SqlStore)
-        catalog = SqlCatalog(t.store.executor)
-        for name, partitions in (("done", 1), ("half", 2)):
-            await catalog.ask(name, t.crawl_id, "retry_failed", "{}", partitions, actor=OPERATOR, now_ms=NOW_MS)
-            await t.command("retry_failed", id=name)
-        assert await walked(t, RetainedKind.COMMANDS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, RetainedKind.COMMANDS) == [1]
-        assert await catalog.command("done") is None
-        half = await catalog.command("half")
-        assert half is not None
-        assert (half.applied, half.partitions) == (1, 2)
-        assert t.rows("SELECT id FROM commands") == [("half",)], "what keeps it from being applied twice stays"
-
-    on_store(story)
-
-
-def test_parts_of_a_seed_set_command_go_with_the_command(on_store: OnStore) -> None:
-    async def story(t: Tables) -> None:
-        assert isinstance(t.store, SqlStore)
-        catalog = SqlCatalog(t.store.executor)
-        whole = [command_id_of(n) for n in (1, 2, 12)]
-        for name, partitions in zip(whole, (1, 2, 1), strict=True):
-            await catalog.ask(name, t.crawl_id, "seed_set", "{}", partitions, actor=OPERATOR, now_ms=NOW_MS)
-        for name in (whole[0], whole[1]):
-            for left in (3, 2, 1):
-                await t.command("seed_set", id=part_of(name, left), places=[])
-        await t.command("seed_set", id=part_of(whole[2], 2), places=[])
-        assert await walked(t, RetainedKind.COMMANDS, NOW_MS + 10 * DAY_MS) == [0], "not yet"
-        assert await walked(t, RetainedKind.COMMANDS) == [1]
-        left_over = {part_of(whole[1], left) for left in (3, 2, 1)} | {part_of(whole[2], 2)}
-        assert {row[0] for row in t.rows("SELECT id FROM commands")} == left_over, "these are not applied everywhere"
 
     on_store(story)
 
@@ -222,7 +159,7 @@ def test_a_walk_sees_every_row_however_many_passes_it_takes(on_store: OnStore) -
                 access.ask(c, f"k{n:05}", CrawlId(0), "host_policy", "{}", 0, actor=OPERATOR, now_ms=NOW_MS)
 
         await t.store.executor.write(ask)
-        await catalog.ask("zz", CrawlId(0), "host_policy", "{}", 1, actor=OPERATOR, now_ms=NOW_MS)
+        await catalog.ask("zz", CrawlId(0), "host_policy", "{}", 1, actor=OPERATOR, now_ms=LATER_MS)
         assert await walked(t, RetainedKind.COMMANDS) == [ROWS, 2]
         assert await catalog.command(kept) is None
         assert await catalog.command("zz") is not None

@@ -47,10 +47,15 @@ class StoredExclusion:
     @property
     def command_id(self) -> str:
         """The id of the command that applies this version of the exclusion to queued URLs and stored pages."""
-        return f"exclude-{self.exclusion_id}-{self.revision}"
+        return command_id_of(self.exclusion_id, self.revision)
 
     def ended(self, now_ms: int) -> bool:
         return self.terms.until_ms is not None and self.terms.until_ms <= now_ms
+
+
+def command_id_of(exclusion_id: int, revision: int) -> str:
+    """Return the id of the command EXCLUDE for this revision of an exclusion."""
+    return f"exclude-{exclusion_id}-{revision}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Retention: how long growing data is kept, by kind. No I/O.
 
-Data that is still in use is never deleted. A command is kept until all its partitions have applied it, and a deleted
-crawl until its rows are removed. The active revision of a spec or configuration is kept, and so is a host with a delay
-that an operator has set. Revoked keys are kept if no other key exists.
+Data that is still in use is never deleted. A command is kept while the leader publishes it or an owner applies it, and
+a deleted crawl until its rows are removed. The active revision of a spec or configuration is kept, and so is a host
+with a delay that an operator has set. Revoked keys are kept if no other key exists.
 """
 
 import re

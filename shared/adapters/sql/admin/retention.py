@@ -22,6 +22,7 @@ from shared.domain.crawl.scope_change import scope_command_of
 from shared.domain.crawl.wider_scope import rediscovery_of
 from shared.domain.frontier.commands import CommandKind, collection_of, recrawl_of, retry_of
 from shared.domain.ids import CrawlId, Revision
+from shared.domain.ops import exclusions, host_policies, seed_sets
 from shared.domain.ops.retention import RetainedKind, Retention, is_upload, used_until_ms
 from shared.domain.ops.seed_sets import part_of
 from shared.ports.retained import SweepResult
@@ -40,6 +41,11 @@ _REQUESTS = text(
     " (SELECT count(*) FROM crawls k WHERE k.crawl_id = r.crawl_id AND k.collected_at_ms IS NULL) AS uncollected"
     " FROM command_requests r WHERE r.id > :place ORDER BY r.id LIMIT :max_count"
 )
+_CRAWLS_IN_PROGRESS = text("SELECT DISTINCT crawl_id FROM commands_in_progress")
+_SEED_SETS_TO_SEND = text("SELECT revision FROM seed_set_commands")
+_HOST_POLICIES_TO_SEND = text("SELECT revision FROM host_policy_commands")
+_EXCLUSIONS_TO_SEND = text("SELECT id, revision FROM exclusions WHERE commanded < revision")
+_SCHEDULES_TO_SEND = text("SELECT command FROM schedule_effects WHERE command IS NOT NULL AND NOT commanded")
 _FORGET_APPLIED, _FORGET_REQUESTS = (
     text(f"DELETE FROM {table} WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
     for table in ("commands", "command_requests")
@@ -135,25 +141,36 @@ def _up_to(old: list[int], connection: Connection, statement: TextClause, before
 
 
 def _commands(connection: Connection, rules: Retention, now_ms: int, place: str) -> SweepResult:
-    """Delete commands that are older than `rules` allow and that all their partitions have applied.
+    """Delete commands that are older than `rules` allow and that are over.
 
-    The command DELETE of a crawl is kept until all rows of the crawl are removed. `place`: the command id after which
-    the pass begins.
+    A command is over when all its partitions have applied it. It is also over if no process works on it any more, such
+    as after a publication that was given up. The command DELETE of a crawl is kept until all rows of the crawl are
+    removed. `place`: the command id after which the pass begins.
     """
     before = rules.before_ms(RetainedKind.COMMANDS, now_ms)
     rows = connection.execute(_REQUESTS, {"place": place, "max_count": ROWS}).all()
-    done = [
+    old = [
         row
         for row in rows
-        if row.at_ms < before
-        and row.applied >= row.partitions
-        and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
+        if row.at_ms < before and not (row.uncollected and row.id == collection_of(CrawlId(row.crawl_id)))
     ]
+    done = [row for row in old if row.applied >= row.partitions]
+    if left := [row for row in old if row.applied < row.partitions]:
+        to_send, in_progress = _to_send(connection), set(connection.execute(_CRAWLS_IN_PROGRESS).scalars())
+        done += [row for row in left if row.id not in to_send and row.crawl_id not in in_progress]
     if done:
         _forget_parts(connection, [row.id for row in done if row.kind == CommandKind.SEED_SET])
         for statement in (_FORGET_APPLIED, _FORGET_REQUESTS):
             connection.execute(statement, {"ids": [row.id for row in done]})
     return SweepResult(len(done), rows[-1].id if len(rows) == ROWS else "")
+
+
+def _to_send(connection: Connection) -> set[str]:
+    """Return the ids of the requested commands that the leader has not published to all their partitions yet."""
+    ids: set[str] = set(connection.execute(_SCHEDULES_TO_SEND).scalars())
+    ids |= {seed_sets.command_id_of(revision) for revision in connection.execute(_SEED_SETS_TO_SEND).scalars()}
+    ids |= {host_policies.command_id_of(revision) for revision in connection.execute(_HOST_POLICIES_TO_SEND).scalars()}
+    return ids | {exclusions.command_id_of(row.id, row.revision) for row in connection.execute(_EXCLUSIONS_TO_SEND)}
 
 
 def _forget_parts(connection: Connection, ids: list[str]) -> None:
