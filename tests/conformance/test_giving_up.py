@@ -114,6 +114,31 @@ def test_all_that_a_hosts_page_budget_leaves_over_is_excluded(start: Start, monk
     cluster.assert_kept()
 
 
+def test_host_is_not_given_up_for_a_pause_in_which_it_was_not_asked(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second failed probe came long after the first, and failed all URLs of the host."""
+    spec = Cluster.spec
+
+    def impatient(cluster: Cluster) -> CrawlSpec:
+        return msgspec.structs.replace(spec(cluster), retry=Retry(outage_s=600))
+
+    monkeypatch.setattr(Cluster, "spec", impatient)
+    cluster, hand = begun(start)
+    message, shard = hand.pull()
+    hand.report(shard, hand.go(shard, 1).grant, {entry.url: 200 for entry in shard.urls}, final=True)
+    hand.wait(message.ack())
+    hand.wait(unanswered(hand).ack())
+    hand.world.run_for(1_000.0)  # no worker takes the next shard
+    probes = 1
+    while not ends(hand)[DEAD]:
+        hand.wait(unanswered(hand).ack())
+        probes += 1
+        hand.world.run_for(1.0)
+    assert 6 <= probes <= 12
+    cluster.assert_kept()
+
+
 @pytest.mark.parametrize("loaded", [True, False])
 def test_outage_lasts_though_the_queue_is_not_in_memory(start: Start, loaded: bool) -> None:
     """Queues leave memory while leases are out: after a command, a new revision, or the end of the crawl."""

@@ -123,6 +123,12 @@ def test_a_site_in_maintenance_for_an_hour_loses_no_page() -> None:
     assert (crawl.done, crawl.failed, crawl.given_up) == (500, 0, False)
 
 
+def test_maintenance_with_a_retry_after_over_the_outage_loses_no_page() -> None:
+    """After an hour that the host had asked for, one more 503 gave it up."""
+    crawl = Crawl(lambda now, url: (503, 3_600.0) if 1_100 < now < 10_000 else OK, 500, retry=Retry(outage_s=600)).run()
+    assert (crawl.done, crawl.failed, crawl.given_up) == (500, 0, False)
+
+
 @pytest.mark.parametrize("allowed_s", [2.0, 5.0, 20.0])
 def test_a_site_that_limits_its_pace_ends_up_at_what_it_allows(allowed_s: float) -> None:
     """A rate limit: a request sooner than `allowed_s` after the last accepted one is answered 429."""

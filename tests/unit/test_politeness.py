@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.domain.crawl.spec import DAY_S, Politeness, Retry
 from shared.domain.frontier.failure import HostEffect
@@ -132,6 +133,63 @@ def test_a_host_that_gave_pages_is_probed_for_as_long_as_an_outage_may_last(outa
     assert pauses[:3] == [5, 10, 20]
     assert max(pauses) <= outage_s / 10
     assert health.answered(now).silent_since_ms == 0
+
+
+HOUR_MS = 3_600_000
+
+
+def _probed(health: HostHealth, now: int, effect: HostEffect, retry_after_s: float | None = None) -> HostHealth:
+    """A probe at `now` ms, under `orb crawl`, of a host that has refused so much that each refusal counts."""
+    retry = Retry(outage_s=600)
+    if effect is HostEffect.UNREACHABLE:
+        return health.failed(now, retry=retry, base_s=5, rng01=0.5, retry_after_s=retry_after_s)
+    return replace(health, recent=0b1111).refused(
+        now, effect, retry=retry, delay_s=1, max_delay_s=60, rng01=0.5, retry_after_s=retry_after_s
+    )
+
+
+@pytest.mark.parametrize("effect", HostEffect)
+@pytest.mark.parametrize("hours", [1, 8, 48])
+def test_outage_does_not_count_time_in_which_host_was_not_asked(effect: HostEffect, hours: int) -> None:
+    """A laptop slept, a crawl was paused or a policy blocked the host: the next failure gave the host up."""
+    health = _probed(HostHealth(), 1_000, effect)
+    for _ in range(2):
+        now = health.blocked_until_ms + hours * HOUR_MS
+        health = _probed(health, now, effect)
+        assert not health.dead(now, Retry(outage_s=600), gave_pages=True)
+
+
+def test_outage_leaves_out_sleep_before_a_single_503() -> None:
+    health = _probed(HostHealth(), 1_000, HostEffect.UNREACHABLE)
+    now = 8 * HOUR_MS
+    health = health.refused(now, HostEffect.BUSY, retry=Retry(outage_s=600), delay_s=1, max_delay_s=60, rng01=0.5)
+    now = health.blocked_until_ms
+    assert not _probed(health, now, HostEffect.UNREACHABLE).dead(now, Retry(outage_s=600), gave_pages=True)
+
+
+@pytest.mark.parametrize("effect", HostEffect)
+def test_outage_does_not_count_a_retry_after_that_was_obeyed(effect: HostEffect) -> None:
+    health, now = _probed(HostHealth(), 1_000, effect, 3_600.0), 1_000
+    for _ in range(3):
+        health = _probed(health, now + 1_000, effect, 3_600.0)  # a request that was under way
+        now = health.blocked_until_ms
+        assert now >= HOUR_MS
+        health = _probed(health, now, effect, 3_600.0)
+        assert not health.dead(now, Retry(outage_s=600), gave_pages=True)
+
+
+@pytest.mark.parametrize("effect", HostEffect)
+@pytest.mark.parametrize(
+    ("late_ms", "retry_after_s"), [(30_000, None), (HOUR_MS, None), (0, 3_600.0), (0, RETRY_AFTER_CAP_S)]
+)
+def test_outage_ends_within_a_dozen_probes_however_late_they_are(
+    effect: HostEffect, late_ms: int, retry_after_s: float | None
+) -> None:
+    health, now = HostHealth(), 1_000
+    for _ in range(12):
+        health = _probed(health, now, effect, retry_after_s)
+        at, now = now, health.blocked_until_ms + late_ms
+    assert health.dead(at, Retry(outage_s=600), gave_pages=True)
 
 
 @given(

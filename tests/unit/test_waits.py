@@ -19,7 +19,9 @@ from shared.wire.messages import HostWaiting, Progress
 NOW_MS = 1_000_000
 HOST = "a.test"
 REFUSED = HostHealth(recent=0b11, blocked_until_ms=NOW_MS + 60_000)
-SILENT = HostHealth(unreachable=2, silent_since_ms=NOW_MS - 100_000, blocked_until_ms=NOW_MS + 20_000)
+SILENT = HostHealth(
+    unreachable=2, last_failure_ms=NOW_MS, silent_since_ms=NOW_MS - 100_000, blocked_until_ms=NOW_MS + 20_000
+)
 
 
 def spec(**sections: Any) -> CrawlSpec:

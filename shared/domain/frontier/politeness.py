@@ -152,7 +152,8 @@ class HostHealth(Struct, frozen=True):
     - `slowed_ms`: the delay that 429s have set. Usable responses reduce it.
     - `asked_ms`: the longest Retry-After among the recent responses.
     - `silent_since_ms`: the start of the time without a usable response (Unix ms). The start is the first failure, or
-      the first refusal while the host is `refusing`. A usable response sets it to 0.
+      the first refusal while the host is `refusing`. Each failure and refusal moves it forward by the time that does
+      not count (`silent_s`). A usable response sets it to 0.
     """
 
     failures: int = 0
@@ -185,12 +186,33 @@ class HostHealth(Struct, frozen=True):
 
         `gave_pages`: the host has given pages of the crawl.
 
-        - If True, the host is given up more than `retry.outage_s` seconds after the time `silent_since_ms`.
+        - If True, the host is given up after more than `retry.outage_s` seconds without a usable response (`silent_s`).
         - If False, the host is given up after `retry.host_attempts` attempts that did not reach it.
         """
         if gave_pages:
-            return bool(self.silent_since_ms) and now_ms - self.silent_since_ms > retry.outage_s * 1000
+            return self.silent_s(now_ms, retry) > retry.outage_s
         return self.unreachable >= retry.host_attempts
+
+    def silent_s(self, now_ms: int, retry: Retry) -> float:
+        """Return for how many seconds the host has given no usable response, 0 if it is not silent.
+
+        The long pauses in which the host was not asked count only in part:
+
+        - The time from the end of a block to the next request counts at most `retry.outage_s` / PROBES seconds. Such a
+          time is long if the crawl was paused, the machine slept, or a host policy blocked the host.
+        - A block by a Retry-After counts at most as long as that, or as the first pause of a back-off if it is longer.
+
+        The pauses of the crawler's own back-off count in full.
+        """
+        # A part of each pause counts, so a host that never gives a page again is given up in the end.
+        if not self.silent_since_ms:
+            return 0.0
+        free_ms = min(now_ms, max(self.last_failure_ms, self.blocked_until_ms))
+        held_s, probe_s = (free_ms - self.last_failure_ms) / 1000, retry.outage_s / PROBES
+        if self.unreachable or self.asked_ms or not self.refusing:
+            held_s = min(held_s, max(probe_s, retry.host_base_s, UNREACHABLE_BASE_S))
+        late_s = min((now_ms - free_ms) / 1000, probe_s)
+        return (self.last_failure_ms - self.silent_since_ms) / 1000 + held_s + late_s
 
     def blocked(self, now_ms: int) -> bool:
         """Return True if no request may be sent to the host at `now_ms`, because of earlier refusals or failures."""
@@ -277,11 +299,13 @@ class HostHealth(Struct, frozen=True):
         if health.refusing:
             failures = health.failures + (not during_block)
             hold_ms = health.asked_ms or int(backoff_s(retry.host_base_s, failures, rng01, retry.host_max_s) * 1000)
-            health = replace(health, failures=failures, silent_since_ms=health.silent_since_ms or now_ms)
+            health = replace(health, failures=failures)
         elif effect is HostEffect.THROTTLED:
             hold_ms = asked_ms or int(backoff_s(retry.host_base_s, 1, rng01, retry.host_max_s) * 1000)
         else:
             hold_ms = int(max(BUSY_DELAYS * delay_s, BUSY_LEAST_S) * 1000)
+        if self.silent_since_ms or health.refusing:
+            health = replace(health, silent_since_ms=now_ms - int(self.silent_s(now_ms, retry) * 1000))
         if effect is HostEffect.THROTTLED and not during_block:
             slowed_ms = max(int(2000 * delay_s), 2 * health.slowed_ms, SLOWED_LEAST_MS)
             health = replace(health, slowed_ms=min(slowed_ms, max(int(max_delay_s * 1000), health.slowed_ms)))
@@ -312,7 +336,7 @@ class HostHealth(Struct, frozen=True):
             unreachable=self.unreachable + 1,
             last_failure_ms=max(now_ms, self.last_failure_ms),
             blocked_until_ms=max(self.blocked_until_ms, now_ms + wait_ms),
-            silent_since_ms=self.silent_since_ms or now_ms,
+            silent_since_ms=now_ms - int(self.silent_s(now_ms, retry) * 1000),
         )
 
 
