@@ -315,14 +315,14 @@ class Visit:
         """Return the robots rules of the URL's origin, fetched if necessary. None if the visit must end."""
         if (robots := self._origins.robots.get(origin := origin_of(url))) is not None:
             return robots
-        robots = await self._ctx.robots.of(origin, crawl, partial(self._send, url), self._delay_s)
-        if robots is None:
+        if (robots := await self._ctx.robots.of(origin, crawl, partial(self._send, url), self._delay_s)) is None:
             return None
         self._origins.robots[origin] = robots
-        if (delay_s := robots.crawl_delay_s(crawl.token)) is not None:
+        delay_s = robots.crawl_delay_s(crawl.token) or 0.0
+        if robots.fetched_at_ms:
             self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
-            if delay_s > self._delay_s and not self._slow_down(delay_s):
-                return None
+        if delay_s > self._delay_s and not self._slow_down(delay_s):
+            return None
         if self._report.quiet_since is None:  # A visit of a host that redirects to it may have fetched it just now.
             rested_s = robots.age_s(self._clock.unix_ms())
             self._earliest = max(self._earliest, self._clock.elapsed() + self._delay_s - rested_s)

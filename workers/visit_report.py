@@ -324,7 +324,7 @@ class VisitOrigins:
         A failure is left out if its origin fails alone, or if the next visit decides about it (`decide`). If two
         failures remain, report the one with an HTTP status, since its response may have a Retry-After.
 
-        - `crawl_delay_ms`: -1 if robots.txt sets no delay.
+        - `crawl_delay_ms`: 0 if robots.txt sets no delay, -1 if the visit did not read it.
         - `latency_ms` and `ip`: those of the last response.
         """
         undecided = [origin for origin in self.undecided() if origin not in self._postponed]

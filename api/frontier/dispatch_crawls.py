@@ -14,7 +14,7 @@ from shared.domain.crawl.priority_rules import CompiledPriority, compiled_priori
 from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
 from shared.domain.crawl.requisites_spec import Requisites
 from shared.domain.crawl.scope import CompiledScope
-from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots
+from shared.domain.crawl.spec import CrawlSpec, Politeness, Seed, decode_spec, host_slots, user_agent
 from shared.domain.crawl.spec_rules import refused_pattern
 from shared.domain.frontier.crawl_rows import CrawlRow
 from shared.domain.frontier.politeness import host_delay
@@ -22,6 +22,8 @@ from shared.domain.frontier.recrawl_pages import AdaptiveSchedule, RecrawlPages
 from shared.domain.frontier.states import WORKED_ON, CrawlState
 from shared.domain.frontier.store_model import LeasedUrl
 from shared.domain.ids import CrawlId, Partition, Revision
+from shared.domain.software import VERSION
+from shared.domain.web.robots import product_token
 
 log = structlog.get_logger("orb.frontier")
 
@@ -235,6 +237,15 @@ class DispatchCrawls:
             self._overriding = [crawl for crawl in self._crawls.values() if crawl.spec.overrides]
         longest_s = delay_of(self._strictest, host.facts)
         return max([longest_s, *(crawl.delay_s(host.name, host.facts) for crawl in self._overriding)])
+
+    def share_rules(self, crawl_ids: Iterable[CrawlId]) -> bool:
+        """Return True if a robots.txt has the same rules for all the crawls that obey it: their product token is one.
+
+        Ignore crawls that are neither loaded nor looked up.
+        """
+        specs = [crawl.spec for crawl in map(self.find, crawl_ids) if crawl is not None]
+        tokens = {product_token(user_agent(spec, VERSION)).lower() for spec in specs if spec.politeness.obey_robots}
+        return len(tokens) <= 1
 
     def max_depths(self, crawl_ids: Iterable[CrawlId]) -> dict[CrawlId, int | None]:
         """Return a mapping from crawl to its `max_depth`, without crawls that are neither loaded nor looked up."""

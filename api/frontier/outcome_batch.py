@@ -179,19 +179,15 @@ class OutcomeBatch:
         for lease_id, left in self._left.items():
             self.leases.update(lease_id, left, freed=lease_id in self._freed, now=self.now)
         for lease_id, n in self.changes.expired.items():
-            held = self.leases.get(lease_id)
-            if held is not None:
+            if (held := self.leases.get(lease_id)) is not None:
                 held.row.expired = n
         for lease_id, rested_from in self._ended.items():
-            held = self.leases.get(lease_id)
-            if held is not None:
+            if (held := self.leases.get(lease_id)) is not None:
                 self.leases.handed_back(held, self.now)
-                host = self.hosts.host(held.row.host_id)
-                if host is not None:
+                if (host := self.hosts.host(held.row.host_id)) is not None:
                     host.rested_from = max(host.rested_from, rested_from)
         for host_id, facts in self._facts.items():
-            host = self.hosts.host(host_id)
-            if host is not None:
+            if (host := self.hosts.host(host_id)) is not None:
                 before, host.facts = host.facts, facts
                 # A latency changes adaptive delays only. Dispatch computes those of the other crawls.
                 if (before.crawl_delay_ms, before.visited) != (facts.crawl_delay_ms, facts.visited):
@@ -231,8 +227,7 @@ class OutcomeBatch:
                 known[1].queued = known[1].waiting = 0
                 self.hosts.reschedule(*known)
         for (crawl_id, partition), settled in self._settled.items():
-            crawl = self.crawls.get(crawl_id)
-            if crawl is not None:
+            if (crawl := self.crawls.get(crawl_id)) is not None:
                 crawl.allowance.settled(partition, settled.leased, settled.pages, settled.bytes)
 
     def _learn(self, queue: CrawlQueue, host: Host) -> None:
@@ -412,8 +407,12 @@ class OutcomeBatch:
         return self._facts[host_id]
 
     def _note(self, held: TrackedLease, note: HostNote) -> None:
-        crawl = self.crawls.find(held.row.crawl_id)
-        facts = facts_noted(self._facts_of(held.row.host_id), note, crawl, self.now_ms, self.rng01)
+        crawl, host = self.crawls.find(held.row.crawl_id), self.hosts.host(held.row.host_id)
+        facts = self._facts_of(held.row.host_id)
+        if note.crawl_delay_ms < facts.crawl_delay_ms and host is not None and not self.crawls.share_rules(host.queues):
+            # robots.txt may still require the longer delay of another crawl, whose visits would all be handed back.
+            note = replace(note, crawl_delay_ms=-1)
+        facts = facts_noted(facts, note, crawl, self.now_ms, self.rng01)
         if note.failure and crawl is not None:
             self.changes.tallies[held.row.crawl_id, "host_failures", note.failure] += 1
             self._perhaps_give_up(held, crawl, facts.health)

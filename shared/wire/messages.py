@@ -188,7 +188,7 @@ class UrlOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HostNote(msgspec.Struct, frozen=True, array_like=True):
-    """What a visit measured of its host. `crawl_delay_ms` is the delay that robots.txt requires (-1: none).
+    """What a visit measured of its host. `crawl_delay_ms`: robots.txt requires this delay (0: none; -1: not read).
 
     `failure` (in words: `detail`): why the host's robots.txt is unreachable, such as `robots_dns`. Empty: no failure.
     If only http or only https fails, `failure` is empty too: the outcomes of that origin's URLs have the reason.

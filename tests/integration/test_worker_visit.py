@@ -99,6 +99,28 @@ def test_a_crawl_delay_of_robots_is_kept_from_the_first_page_on_and_told(
     assert log_judge.smallest_gap(served.log(), served.hosts[0]) >= 0.5
 
 
+@pytest.mark.parametrize(("status", "delay_ms"), [(b"200 OK", 0), (b"503 Unavailable", -1)])
+def test_a_robots_txt_without_crawl_delay_is_told_from_one_not_read(
+    server: BrokerServer, tmp_path: Path, status: bytes, delay_ms: int
+) -> None:
+    """A delay that the site had removed from robots.txt stayed in force for ever."""
+    robots = page(b"User-agent: other\nCrawl-delay: 9\n").replace(b"200 OK", status)
+
+    async def script(connection: Connection) -> None:
+        while True:
+            await connection.send(robots if b" /robots.txt " in await connection.request() else page(b"<p>hi"))
+
+    async def main() -> None:
+        async with raw_server(script) as site:
+            url = site.url()
+            async with owner_of(server, tmp_path, spec_for(url)) as owner, worker(server, tmp_path):
+                last = await owner.ended(await owner.send(url))
+                assert last.note is not None
+                assert last.note.crawl_delay_ms == delay_ms
+
+    run(main())
+
+
 @pytest.mark.long
 def test_visit_hands_its_shard_back_instead_of_a_long_wait(server: BrokerServer, web: Serve, tmp_path: Path) -> None:
     """The slot is free for other hosts while this one rests; the next visit has robots.txt and fetches a page."""
