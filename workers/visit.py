@@ -258,9 +258,11 @@ class Visit:
             page = Location(entry.url, self._shard.host, key)
             self._settle(key, await self._archived(crawl, page, entry, answer, self._asked_at_ms))
             end = policy_for(answer.status)
-        if end.host is not None:
+        delay_s = crawl.adaptive_delay_s(self._shard.host, self._latency_ms / 1000)
+        if end.host is not None or (delay_s > self._delay_s and not self._slow_down(delay_s)):
             self._admission.end()  # for robots.txt, too
-        return end.host is None
+            return False
+        return True
 
     async def _request(self, key: Fingerprint, entry: ShardUrl) -> tuple[VisitCrawl, Answer | FetchFailed] | None:
         """Request the URL. Return the crawl and the result. None: a rule denied the URL, or the visit must end.
@@ -269,8 +271,7 @@ class Visit:
         """
         fresh = False
         while True:
-            crawl = await self._admit(key, entry)
-            if crawl is None:
+            if (crawl := await self._admit(key, entry)) is None:
                 return None
             answer = await self._fetch(crawl, crawl.request(entry, fresh=fresh))
             if fresh or not (isinstance(answer, FetchFailed) and answer.stale):
@@ -303,8 +304,7 @@ class Visit:
     def _current_crawl(self) -> VisitCrawl | None:
         """Return the crawl at its present revision, None if the visit must end."""
         self.refresh_crawl()
-        crawl = self._crawl
-        if crawl is None or self._ending.is_set():
+        if (crawl := self._crawl) is None or self._ending.is_set():
             return None
         delay_s = crawl.delay_s(self._shard.host)
         if crawl.revision != self._shard.spec and delay_s > self._delay_s and not self._slow_down(delay_s):

@@ -16,6 +16,7 @@ from shared.domain.crawl.host_specs import HostSpecs, compiled_scope
 from shared.domain.crawl.media_spec import Media
 from shared.domain.crawl.scope import CompiledScope
 from shared.domain.crawl.spec import CrawlSpec, user_agent
+from shared.domain.frontier.politeness import host_delay
 from shared.domain.frontier.states import UrlKind
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.software import VERSION
@@ -73,6 +74,11 @@ class VisitCrawl(Struct, frozen=True, eq=False):
     def delay_s(self, host: str) -> float:
         """Return the delay in seconds between requests to `host` that the spec sets."""
         return self.host_specs.of(host).politeness.delay_s
+
+    def adaptive_delay_s(self, host: str, fetch_s: float) -> float:
+        """Return the delay in seconds after a fetch from `host` that took `fetch_s`. Return 0 unless it is adaptive."""
+        politeness = self.host_specs.of(host).politeness
+        return host_delay(politeness, last_fetch_s=fetch_s) if politeness.adaptive else 0.0
 
     async def look_up(self, url: str) -> None:
         """Look up the addresses of the URL's host in advance, so that the request need not wait for the look-up."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,27 @@ def test_a_robots_txt_without_crawl_delay_is_told_from_one_not_read(
                 assert last.note.crawl_delay_ms == delay_ms
 
     run(main())
+
+
+@pytest.mark.parametrize(("delay_ms", "fetched"), [(50, 4), (0, 1)])
+def test_adaptive_delay_follows_a_slow_fetch_within_the_visit(
+    server: BrokerServer, web: Serve, tmp_path: Path, delay_ms: int, fetched: int
+) -> None:
+    """Without a delay, several visits could be under way, so the visit ends."""
+    site = SyntheticSite(pages=10, latency_s=(0.1,))
+    served = web(site)
+    urls = urls_of(served, site, range(4))
+    spec = spec_for(urls[0], politeness={"delay_s": delay_ms / 1000, "adaptive": True})
+
+    async def main() -> None:
+        async with owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+            lease = await owner.send(*urls, delay_ms=delay_ms)
+            left = (await owner.ended(lease)).not_attempted
+            assert (len(owner.results(lease)), len(left)) == (fetched, 4 - fetched)
+
+    run(main())
+    gaps = [later.begun_ns - earlier.ended_ns for earlier, later in pairwise(served.log()[1:])]
+    assert min(gaps, default=10**9) >= 0.4 * 10**9, "five times the duration of a fetch"
 
 
 @pytest.mark.long
