@@ -227,11 +227,10 @@ class DispatchCrawls:
             return 0.0
         if self._strictest is None:
             asked = [crawl.spec.politeness for crawl in self._crawls.values()]
-            adaptive = [politeness.max_delay_s for politeness in asked if politeness.adaptive]
             self._strictest = Politeness(
                 delay_s=max(politeness.delay_s for politeness in asked),
-                adaptive=bool(adaptive),
-                max_delay_s=max(adaptive, default=0.0),
+                adaptive=any(politeness.adaptive for politeness in asked),
+                max_delay_s=max(politeness.max_delay_s for politeness in asked),
                 obey_robots=any(politeness.obey_robots for politeness in asked),
             )
             self._overriding = [crawl for crawl in self._crawls.values() if crawl.spec.overrides]

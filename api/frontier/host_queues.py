@@ -174,7 +174,9 @@ class HostQueues:
             if self.full() and not pinned:
                 self._incomplete.add(row.crawl_id)
                 return False
-            host = Host(row.host_id, row.host, facts, rested_from=self._claimed_at, last_delay_s=delay_s)
+            # The host may have left memory after its last visit, and this delay may be longer than those of that time.
+            visited_at = now - max(0, now_ms - row.visited_at_ms) / 1000 if row.visited_at_ms else self._claimed_at
+            host = Host(row.host_id, row.host, facts, max(self._claimed_at, visited_at), last_delay_s=delay_s)
             host.blocked_until = now + (facts.blocked_until_ms - now_ms) / 1000
             self._hosts[row.host_id] = host
         else:
