@@ -8,7 +8,8 @@ charge is corrected to the time that the visit took.
 
 The pool has a virtual time, too: the highest virtual time at which a crawl was allotted a shard so far. A crawl that
 joins, or had no due host for a while, starts at the pool's virtual time, if the crawl's own is lower. So the crawl does
-not catch up on time in which it had nothing to fetch.
+not catch up on time in which it had nothing to fetch. If the crawl's own is higher, it is kept. So a crawl with one
+host, which is due only now and then, does not come first each time.
 
 Pure; times are monotonic seconds.
 """
@@ -92,6 +93,10 @@ class _Pool:
       gets its first allotment at 10.0 and another at 10.4, so `unused_since` is 10.0. The line uses one at 10.6, so
       `unused_since` becomes 10.6. If the line does not use the other one until 11.6, the line loses it.
     - `promised`: the number of shards that are allotted but not leased.
+    - `idle`: crawls without a shard out or a due host, whose virtual time is above the pool's. They are kept until the
+      pool's virtual time reaches theirs.
+    - `ahead`: a heap of the idle crawls by virtual time. It also contains some entries of crawls that are not idle any
+      more, which are ignored.
     - `virtual`: the pool's virtual time, as the module's docstring defines it.
     """
 
@@ -100,6 +105,8 @@ class _Pool:
     reopening: list[tuple[float, CrawlId]] = field(default_factory=list)
     unused_since: OrderedDict[WaitingHosts, float] = field(default_factory=OrderedDict)
     promised: int = 0
+    idle: set[CrawlId] = field(default_factory=set)
+    ahead: list[tuple[float, CrawlId]] = field(default_factory=list)
     virtual: float = 0.0
     number: int = 0
 
@@ -112,7 +119,7 @@ class PoolShares:
 
     def __len__(self) -> int:
         """Count the crawls with a shard out or a due host, over all pools."""
-        return sum(len(pool.crawls) for pool in self._pools.values())
+        return sum(len(pool.crawls) - len(pool.idle) for pool in self._pools.values())
 
     def pools(self) -> Iterable[str]:
         """Return the names of the pools in which a crawl has a shard out or a due host."""
@@ -247,7 +254,9 @@ class PoolShares:
         line, _ = crawl.lines.popitem(last=False)
         line.allotted += 1
         known.promised += 1
-        known.virtual = max(known.virtual, crawl.virtual)
+        if crawl.virtual > known.virtual:
+            known.virtual = crawl.virtual
+            self._forget_passed(known)
         crawl.out += 1
         crawl.virtual += crawl.mean_s / crawl.weight
         known.unused_since.setdefault(line, now)
@@ -302,11 +311,30 @@ class PoolShares:
             heapq.heapify(known.order)
 
     def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Forget the crawl if no shard of it is out and no host is due. Forget the pool if it has no crawl left."""
-        if not crawl.out and not crawl.lines and not crawl.shut:
-            del known.crawls[crawl_id]
-            if not known.crawls and not known.promised:
-                del self._pools[pool]
+        """Forget the crawl if no shard of it is out, no host is due, and its virtual time is not above the pool's.
+
+        Forget the pool if only such crawls are left, with any virtual time.
+        """
+        if crawl.out or crawl.lines or crawl.shut:
+            known.idle.discard(crawl_id)
+            return
+        if crawl_id not in known.idle:
+            known.idle.add(crawl_id)
+            heapq.heappush(known.ahead, (crawl.virtual, crawl_id))
+            if len(known.ahead) > 2 * len(known.crawls) + _SPARE:
+                known.ahead = [(known.crawls[each].virtual, each) for each in known.idle]
+                heapq.heapify(known.ahead)
+        self._forget_passed(known)
+        if len(known.idle) == len(known.crawls) and not known.promised:
+            del self._pools[pool]
+
+    def _forget_passed(self, known: _Pool) -> None:
+        """Forget the idle crawls whose virtual time the pool's virtual time has reached."""
+        while known.ahead and known.ahead[0][0] <= known.virtual:
+            _, crawl_id = heapq.heappop(known.ahead)
+            if crawl_id in known.idle and known.crawls[crawl_id].virtual <= known.virtual:
+                known.idle.discard(crawl_id)
+                del known.crawls[crawl_id]
 
     def _crawl(self, pool: str, crawl_id: CrawlId) -> _Crawl | None:
         known = self._pools.get(pool)

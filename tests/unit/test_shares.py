@@ -160,6 +160,57 @@ def test_crawl_that_may_not_go_on_is_asked_again_later() -> None:
     assert dispatch(shares, lines) == {A: 5}
 
 
+def test_crawl_with_one_host_gets_its_share_by_weight() -> None:
+    """Its use was forgotten after each visit, so it came first each time and got half of the pool."""
+    shares = PoolShares()
+    lines = DueHosts(shares)
+    fill(lines, A, 10_000, weight=9)
+    fill(lines, B, 1)
+    used: Counter[CrawlId] = Counter()
+    for visit in range(1_000):
+        shares.allot(POOL, 1, float(visit), anything)
+        [crawl_id] = dispatch(shares, lines)
+        used[crawl_id] += 1
+        shares.ended(POOL, crawl_id, 10.0, 10.0)
+        if crawl_id == B:
+            fill(lines, B, 1)
+    assert 90 <= used[B] <= 110
+
+
+def test_idle_crawls_are_forgotten_as_the_pool_is_used() -> None:
+    shares = PoolShares()
+    lines = DueHosts(shares)
+    for number in range(1_000):
+        fill(lines, CrawlId(number + 10), 1)
+    fill(lines, A, 10_000)
+    shares.allot(POOL, 1_001, 0.0, anything)
+    sent = dispatch(shares, lines)
+    assert sent.total() == 1_001
+    for crawl_id in sent:
+        shares.ended(POOL, crawl_id, 5.0, 1.0)
+    assert len(shares._pools[POOL].idle) == 1_000
+    assert len(shares) == 1
+    for _ in range(10):
+        shares.allot(POOL, 1, 0.0, anything)
+        dispatch(shares, lines)
+        shares.ended(POOL, A, 5.0, 5.0)
+    assert (len(shares._pools[POOL].crawls), len(shares._pools[POOL].ahead)) == (1, 0)
+
+
+def test_crawl_that_often_has_nothing_due_does_not_fill_the_memory() -> None:
+    shares = PoolShares()
+    lines = DueHosts(shares)
+    fill(lines, A, 10)
+    fill(lines, B, 1)
+    shares.allot(POOL, 2, 0.0, anything)
+    for crawl_id in dispatch(shares, lines):
+        shares.ended(POOL, crawl_id, 9.0, 1.0)
+    for _ in range(1_000):
+        fill(lines, B, 1)
+        lines.drop(B)
+    assert len(shares._pools[POOL].ahead) < 100
+
+
 def test_nothing_is_remembered_of_a_crawl_that_left() -> None:
     shares = PoolShares()
     lines = DueHosts(shares)
