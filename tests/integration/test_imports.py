@@ -30,7 +30,7 @@ ROWS: Final = {
     "help": ("import cli.main", 100, {"asyncio", "structlog", "msgspec", "logging", "ctypes", *SQL}),
     "crawl": (
         "import cli.local.crawl; from cli.local.fork_server import preload; preload(cli.local.crawl.IMPORTED)",
-        732,
+        740,
         DRAWING | EXPORTING | HTTP | CLUSTER | OPERATED | RARE,
     ),
     "show": (
@@ -43,10 +43,10 @@ ROWS: Final = {
         300,
         DRAWING | EXPORTING | HTTP | CLUSTER | RARE | UNREAD | {"sqlalchemy"},
     ),
-    "worker": ("import workers.main", 495, DRAWING | EXPORTING | HTTP | CLUSTER | OPERATED | RARE | SQL | {"api"}),
+    "worker": ("import workers.main", 500, DRAWING | EXPORTING | HTTP | CLUSTER | OPERATED | RARE | SQL | {"api"}),
     "cluster worker": (
         "import workers.main, workers.membership",
-        590,
+        595,
         DRAWING | EXPORTING | HTTP | RARE | SQL | {"api"},
     ),
     "up": (
