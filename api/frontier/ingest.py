@@ -155,19 +155,20 @@ class Ingest:
         """Apply discoveries in one transaction.
 
         If they have seeds, first wait until all earlier commands are accepted. An earlier deletion of seeds must not
-        delete them. If commands were accepted meanwhile, split the reports again.
+        delete them. If one of these commands lies between the reports, split them there.
 
         If the reports can never be written together, bisect them until only the reports at fault remain. These become
         dead letters.
         """
         own = self._own
-        batch = gather(reports, own.partition, own.settings.partitions, own.crawls.exclusions)
+        batch = self._gathered(reports)
         if has_seeds(batch):
-            commands = own.commands.sequences()
-            await self._accepted_before(reports[-1])
-            if own.commands.sequences() != commands:
+            waited = await self._accepted_before(reports[-1])
+            if any(reports[0].sequence < sequence < reports[-1].sequence for sequence in own.commands.sequences()):
                 await self.discoveries(reports)
                 return
+            if waited:  # The exclusions may be others now.
+                batch = self._gathered(reports)
         try:
             result = await until_resource_available(partial(self._discover, reports[-1], batch))
         except Permanent as error:
@@ -185,9 +186,16 @@ class Ingest:
         for letter in batch.dead_letters:
             log.warning("report.rejected", partition=own.partition, evidence=letter.evidence)
 
-    async def _accepted_before(self, report: Delivered) -> None:
-        """Wait until all commands that are before `report` in the stream are accepted, by the task for outcomes."""
+    def _gathered(self, reports: Sequence[Delivered]) -> DiscoveryTransaction:
         own = self._own
+        return gather(reports, own.partition, own.settings.partitions, own.crawls.exclusions)
+
+    async def _accepted_before(self, report: Delivered) -> bool:
+        """Wait until the task for outcomes has accepted all commands that are before `report` in the stream.
+
+        Return False if none had to be awaited.
+        """
+        own, waited = self._own, False
         while own.position.outcome_seq < report.sequence:
             seen = own.moved.revision
             try:
@@ -196,8 +204,10 @@ class Ingest:
                 await self._wait_for_broker("discovery", error)
                 continue
             if own.position.outcome_seq >= min(last, report.sequence):
-                return
+                break
+            waited = True
             await own.moved.changed(seen, own.settings.sweep_interval_s)
+        return waited
 
     async def _discover(self, last: Delivered, batch: DiscoveryTransaction) -> DiscoveryResult:
         """Write a batch of discoveries in one transaction, which moves the position past the report `last`."""

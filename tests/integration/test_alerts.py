@@ -227,8 +227,13 @@ def test_workers_wanted_follow_what_each_pool_has_to_do(promtool: str, tmp_path:
         'orb_shards{instance="m2", pool="default", state="pending"}': 9,
         'orb_shards{instance="m2", pool="default", state="expired"}': 900,
         'orb_shards{instance="m2", pool="browser", state="in_flight"}': 4,
+        'orb_shards{instance="m2", pool="left", state="pending"}': 7,
+        'orb_worker_info{instance="w4", worker="w4", pool="idle"}': 1,
+        'orb_visits_limit{instance="w4"}': 100,
+        'orb_pool_workers{instance="m1", pool="idle"}': 1,
+        'orb_pool_workers{instance="m1", pool="default"}': 2,
     }
-    wanted = {"default": 4, "browser": 1, "empty": 2}
+    wanted = {"default": 4, "browser": 1, "empty": 2, "left": 1, "idle": 0}
     story = {
         "interval": "1m",
         "input_series": [{"series": name, "values": f"{value}x2"} for name, value in series.items()],

@@ -127,6 +127,7 @@ def test_changed_scope_keeps_links_from_beyond_to_hosts_of_seeds() -> None:
     assert beyond(of, B + "x", at_c, extra=1) == 0, "the worker's verdict at the page on c"
     assert found(of, B + "x", at_c, 0) == 0
     assert found(of, "http://d.example/", at_c, 0) == 1
+    assert found(of, B + "x", A, 0) == beyond(of, B + "x", A) == 1, "a page in scope"
     assert found(CrawlSpec(seeds=of.seeds, scope=Scope(extra_hops=1, exclude=("/x$",))), B + "x", at_c, 0) != 0
 
 

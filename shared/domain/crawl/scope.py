@@ -222,13 +222,19 @@ class CompiledScope:
         - Mode prefix: the URL lies below the path of a seed on its host.
         - Mode any: always True.
         """
+        if self._scope.mode is ScopeMode.PREFIX and self._judge_prefix(url, host, host, False) is not None:
+            return False
+        return self.has_seeds_on(host)
+
+    def has_seeds_on(self, host: str) -> bool:
+        """Return True if a seed of the spec brings pages of `host` into the scope, in `mode`."""
         match self._scope.mode:
             case ScopeMode.HOST:
                 return host in self._home
             case ScopeMode.DOMAIN:
                 return registrable_domain(host) in self._home
             case ScopeMode.PREFIX:
-                return host in self._prefixes and self._judge_prefix(url, host, host, False) is None
+                return host in self._prefixes
             case ScopeMode.ANY:
                 return True
             case never:

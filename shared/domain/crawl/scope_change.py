@@ -131,8 +131,9 @@ def found_beyond(
         scope.hops_beyond, url, host, depth=depth, via_host=via_host, via_seed_redirect=redirected, hops=hops
     )
     found = beyond(extra=extra_of_page(extra, hops))
-    if found != 0 and not extra and via_host is not None and scope.extra_hops and beyond(extra=1) == 0:
-        return 0  # The page that led to the URL was beyond the scope, and the URL is on a host of the seeds.
+    if found != 0 and not extra and via_host is not None and not scope.has_seeds_on(via_host):
+        # The page that led to the URL was beyond the scope. Its links to the hosts of the seeds are in scope.
+        return 0 if scope.extra_hops and beyond(extra=1) == 0 else found
     return found
 
 
