@@ -416,7 +416,8 @@ class Visit:
         self._ctx.stats.pages += 1
         self._ctx.stats.bytes += len(answer.body)
         links = links_of(crawl, self._shard.host_id, page, reading)
-        taken = reading.html is not None or reading.not_indexed in BY_DIRECTIVE
+        # The items of a page go with the page. A 304 with a directive leaves both to the next fetch.
+        taken = reading.html is not None or (reading.not_indexed in BY_DIRECTIVE and answer.status != 304)
         items = await self._items(crawl, page, reading.html, at_ms) if taken else None
         mark = content_mark(crawl, answer, reading.html, items)
         key, wait_ms = page.fingerprint, retry_after_ms(answer, self._clock.unix_ms())

@@ -125,6 +125,12 @@ def test_xhtml_page_with_empty_elements_has_the_tree_that_it_means() -> None:
     assert data(taken(rule, body=body))[0]["anchor"] == '<a id="x/">M8<br>steel</a>', "HTML has no empty anchor"
 
 
+def test_html_that_is_sent_as_xhtml_keeps_its_text() -> None:
+    rule = {"name": "page", "fields": {"link": {"css": "a"}, "title": {"css": "h1"}}}
+    body = b"<a href=/x/>text</a><img alt=/><![CDATA[ > <h1>H</h1>"
+    assert data(taken(rule, body=body, xml=True)) == [{"link": "text", "title": "H"}]
+
+
 @pytest.mark.parametrize(
     "piece", ["<a ", "<a '", "<!--", "<![CDATA[", "<?", "<a b='\"", "<a/", "<", "<script>", "<script "]
 )

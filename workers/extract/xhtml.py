@@ -8,7 +8,7 @@ _ATTRIBUTES: Final = r"(?:[^<>\"'/]++|\"[^\"]*+\"|'[^']*+'|/(?!>))*+"
 # What is skipped comes first: comments, instructions, and scripts and styles with content.
 _MARKUP: Final = re.compile(
     rf"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<(?i:script|style)(?=[\s>]){_ATTRIBUTES}>.*?(?:</(?i:script|style)|\Z)"
-    rf"|<!\[CDATA\[(.*?)(?:\]\]>|\Z)|<([A-Za-z_][^\s<>\"'/]*+)({_ATTRIBUTES})(/?)>",
+    rf"|<!\[CDATA\[(.*?)(\]\]>|\Z)|<([A-Za-z_][^\s<>\"'/]*+)({_ATTRIBUTES})(/?)>",
     re.DOTALL,
 )
 _VOID: Final = frozenset(
@@ -20,13 +20,22 @@ _VOID: Final = frozenset(
 def as_html(xhtml: str) -> str:
     """Return the page with an end tag for each empty element: `<a id="x"/>` becomes `<a id="x"></a>`.
 
-    The void elements of HTML stay unchanged. CDATA sections outside scripts and styles become text.
+    The void elements of HTML stay unchanged. CDATA sections outside scripts and styles become text. A CDATA section
+    without an end, and a slash at the end of a value without quotes, are read as HTML.
     """
     return _MARKUP.sub(_rewritten, xhtml)
 
 
 def _rewritten(match: re.Match[str]) -> str:
-    text, name, attributes, slash = match.groups()
-    if text is not None:
+    text, end, name, attributes, slash = match.groups()
+    if end:
         return escape(text, quote=False)
-    return f"<{name}{attributes}></{name}>" if slash and name.lower() not in _VOID else match[0]
+    if not slash or name.lower() in _VOID or _ends_unquoted(attributes):
+        return match[0]
+    return f"<{name}{attributes}></{name}>"
+
+
+def _ends_unquoted(attributes: str) -> bool:
+    """Return True if the attributes end with a value without quotes, such as ` href=/docs`."""
+    words = attributes.split()
+    return bool(words) and "=" in words[-1] and attributes[-1] not in "\"' \t\n\r\f"
