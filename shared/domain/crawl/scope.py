@@ -217,17 +217,14 @@ class CompiledScope:
     def _at_home(self, url: str, host: str) -> bool:
         """Return True if `mode` admits `url` because of the seeds of the spec, whatever page links to it.
 
-        - Mode host: a seed is on the URL's host.
-        - Mode domain: a seed is on the URL's registrable domain.
-        - Mode prefix: the URL lies below the path of a seed on its host.
-        - Mode any: always True.
+        That is so if `has_seeds_on` is True for its host. In mode prefix, the URL must also lie below a seed's path.
         """
         if self._scope.mode is ScopeMode.PREFIX and self._judge_prefix(url, host, host, False) is not None:
             return False
         return self.has_seeds_on(host)
 
     def has_seeds_on(self, host: str) -> bool:
-        """Return True if a seed of the spec brings pages of `host` into the scope, in `mode`."""
+        """Return True if a seed brings pages of `host` into the scope: a seed is there, or on its domain by `mode`."""
         match self._scope.mode:
             case ScopeMode.HOST:
                 return host in self._home
