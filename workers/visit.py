@@ -99,9 +99,9 @@ class Visit:
         self._contexts, self._arrived = contexts_of(shard), self._clock.elapsed()
         self._earliest = grant.not_before
         self._until = max(self._arrived, grant.not_before) + VISIT_S
-        self._delay_s = max(shard.delay_ms / 1000, grant.delay_s)
+        self._delay_s, self._adaptive_s = max(shard.delay_ms / 1000, grant.delay_s), 0.0
         self._origins, self._sitemaps = VisitOrigins(shard.host), HostSitemaps()
-        self._asked_at_ms, self._crawl_delay_ms, self._latency_ms, self._ip = 0, -1, 0, ""
+        self._asked_at_ms, self._latency_ms, self._ip = 0, 0, ""
         self._scope: asyncio.Timeout | None = None
         self._lost = self._stopping = False
         self._ending = asyncio.Event()
@@ -258,8 +258,8 @@ class Visit:
             page = Location(entry.url, self._shard.host, key)
             self._settle(key, await self._archived(crawl, page, entry, answer, self._asked_at_ms))
             end = policy_for(answer.status)
-        delay_s = crawl.adaptive_delay_s(self._shard.host, self._latency_ms / 1000)
-        if end.host is not None or (delay_s > self._delay_s and not self._slow_down(delay_s)):
+        self._adaptive_s = crawl.adaptive_delay_s(self._shard.host, self._latency_ms / 1000)
+        if end.host is not None or (self._adaptive_s > 0 and self._shard.delay_ms == 0):
             self._admission.end()  # for robots.txt, too
             return False
         return True
@@ -317,10 +317,7 @@ class Visit:
             return robots
         if (robots := await self._ctx.robots.of(origin, crawl, partial(self._send, url), self._delay_s)) is None:
             return None
-        self._origins.robots[origin] = robots
-        delay_s = robots.crawl_delay_s(crawl.token) or 0.0
-        if robots.fetched_at_ms:
-            self._crawl_delay_ms = max(self._crawl_delay_ms, int(delay_s * 1000 + 0.999))
+        delay_s = self._origins.read(origin, robots, crawl, self._clock.unix_ms(), self._delay_s)
         if delay_s > self._delay_s and not self._slow_down(delay_s):
             return None
         if self._report.quiet_since is None:  # A visit of a host that redirects to it may have fetched it just now.
@@ -342,6 +339,7 @@ class Visit:
 
     async def _send(self, via: str, request: FetchRequest, earliest: float) -> Answer | FetchFailed | None:
         """Send `request`, which is for a robots.txt, at `earliest` or later. Return None if the visit must end.
+
         `via`: a URL of the shard, for which robots.txt is requested. The archive stores it with the answer.
         """
         self._earliest = max(self._earliest, earliest)
@@ -388,7 +386,8 @@ class Visit:
     def _next_request_at(self) -> float:
         """Return when the host's delay permits the next request (Clock.elapsed)."""
         quiet_since = self._report.quiet_since
-        return self._earliest if quiet_since is None else max(self._earliest, quiet_since + self._delay_s)
+        delay_s = max(self._delay_s, self._adaptive_s)
+        return self._earliest if quiet_since is None else max(self._earliest, quiet_since + delay_s)
 
     async def _fetch(self, crawl: VisitCrawl, request: FetchRequest) -> Answer | FetchFailed:
         """Send the request. Every request of a visit goes through here, after the politeness wait."""
@@ -444,7 +443,7 @@ class Visit:
         self._report.add(with_context(settled, self._contexts.get(key)))
 
     def _note(self) -> HostNote:
-        return self._origins.note(self._crawl_delay_ms, self._latency_ms, self._ip)
+        return self._origins.note(self._latency_ms, self._ip)
 
     def __repr__(self) -> str:
         return f"<Visit {self._shard.host} lease={self._shard.lease} left={len(self._left)}>"

@@ -31,6 +31,11 @@ Some results are delayed, because a message of their report cannot be published 
 and to the other results separately. So a worker may hold about twice as much as the limits.
 """
 
+_RECENT_S: Final = 60.0
+"""If robots.txt names no Crawl-delay any longer, visits report that so long after it was fetched, and a delay more.
+
+Later its copy may be older than what another worker, or the other scheme of the host, has reported."""
+
 _BY_STATUS: Final = "robots_http_"
 """The failure of a robots.txt that is unreachable because of its HTTP status begins so."""
 
@@ -262,13 +267,25 @@ class VisitOrigins:
     `robots`: the robots.txt of each origin that the visit needed.
     """
 
-    __slots__ = ("_alone", "_host", "_postponed", "robots")
+    __slots__ = ("_alone", "_crawl_delay_ms", "_host", "_postponed", "robots")
 
     def __init__(self, host: str) -> None:
         self.robots: dict[str, Robots] = {}
         self._host = host
         self._alone: set[str] = set()
         self._postponed: set[str] = set()
+        self._crawl_delay_ms = -1
+
+    def read(self, origin: str, robots: Robots, crawl: VisitCrawl, now_ms: int, delay_s: float) -> float:
+        """Add the robots.txt of `origin`, as it is at `now_ms` (Unix ms). Return its Crawl-delay, 0 if it names none.
+
+        `delay_s`: the delay between requests to the host.
+        """
+        self.robots[origin] = robots
+        named_s = robots.crawl_delay_s(crawl.token)
+        if named_s is not None or (robots.fetched_at_ms and robots.age_s(now_ms) <= delay_s + _RECENT_S):
+            self._crawl_delay_ms = max(self._crawl_delay_ms, int((named_s or 0.0) * 1000 + 0.999))
+        return named_s or 0.0
 
     def responded(self, answer: Answer) -> None:
         """Record a response that came after the failures that are known so far."""
@@ -318,15 +335,15 @@ class VisitOrigins:
                     self._postponed.add(origin)
                 break
 
-    def note(self, crawl_delay_ms: int, latency_ms: int, ip: str) -> HostNote:
+    def note(self, latency_ms: int, ip: str) -> HostNote:
         """Return what the visit reports about its host. This includes the failure of robots.txt, if there is one.
 
         A failure is left out if its origin fails alone, or if the next visit decides about it (`decide`). If two
         failures remain, report the one with an HTTP status, since its response may have a Retry-After.
 
-        - `crawl_delay_ms`: 0 if robots.txt sets no delay, -1 if the visit did not read it.
-        - `latency_ms` and `ip`: those of the last response.
+        `latency_ms` and `ip`: those of the last response.
         """
+        crawl_delay_ms = self._crawl_delay_ms
         undecided = [origin for origin in self.undecided() if origin not in self._postponed]
         failing = next((self.robots[origin] for origin in sorted(undecided, key=self.silent)), None)
         if failing is None:

@@ -1,5 +1,7 @@
 """The delays of a visit, against real servers: of the spec, of robots.txt and after a slow response."""
 
+import asyncio
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -88,6 +90,33 @@ def test_adaptive_delay_follows_a_slow_fetch_within_the_visit(
     run(main())
     gaps = [later.begun_ns - earlier.ended_ns for earlier, later in pairwise(served.log()[1:])]
     assert min(gaps, default=10**9) >= 0.4 * 10**9, "five times the duration of a fetch"
+
+
+def test_adaptive_delay_is_that_of_the_last_fetch(server: BrokerServer, tmp_path: Path) -> None:
+    """One slow fetch, such as the first one of a connection, does not slow the rest of the visit."""
+    asked: list[float] = []
+
+    async def script(connection: Connection) -> None:
+        while True:
+            path = (await connection.request()).split()[1]
+            asked.append(time.monotonic())
+            if path == b"/0":
+                await asyncio.sleep(0.3)  # the slow fetch
+            await connection.send(page(b"<p>hi"))
+
+    async def main() -> None:
+        async with raw_server(script) as site:
+            urls = [site.url(f"/{n}") for n in range(4)]
+            spec = spec_for(urls[0], politeness={"delay_s": 0.01, "adaptive": True})
+            async with owner_of(server, tmp_path, spec) as owner, worker(server, tmp_path):
+                lease = await owner.send(*urls, delay_ms=10)
+                await owner.ended(lease)
+                assert len(owner.results(lease)) == 4
+
+    run(main())
+    slow, *later = [after - before for before, after in pairwise(asked[1:])]
+    assert slow >= 0.3 + 5 * 0.3
+    assert min(later) < slow / 2
 
 
 @pytest.mark.long
