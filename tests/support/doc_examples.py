@@ -193,6 +193,9 @@ LISTED: Final = {
     ("docs/metrics.md", "scrape_configs:"): SHAPE,
     ("docs/operations.md", "docker compose"): DOCKER,
     ("docs/reliability.md", "./orb faults"): MINUTES,
+    ("docs/scaling.md", "orb:pool_workers_wanted"): "a query; tests/integration/test_alerts.py evaluates its rule",
+    ("docs/scaling.md", "apiVersion: keda.sh"): "needs Kubernetes",
+    ("docs/scaling.md", "sum by (version)"): "a query of Prometheus",
     ("docs/terraform.md", "./orb terraform install"): "tests/integration/test_terraform_docs.py runs it",
     ("docs/terraform.md", "provider_installation {"): "tests/integration/test_terraform_docs.py compares it",
     ("docs/terraform.md", "terraform"): TERRAFORM,
@@ -211,6 +214,7 @@ FILES: Final = {
     ("docs/ctl.md", "name: docs"): "docs.yaml",
     ("docs/ctl.md", "kind: host-policy"): "search.yaml",
     ("docs/pages.md", "collections:"): "config.yaml",
+    ("docs/scaling.md", "name: docs-canary"): "docs-canary.yaml",
     ("docs/schedules.md", "name: nightly"): "nightly.yaml",
 }
 """Examples that are files, which are there before their page's commands run."""
