@@ -77,7 +77,7 @@ class HostWait(Struct, frozen=True):
     - `urls`: how many of its URLs are left.
     - `delay_s`: the delay between its requests.
     - `cause`: the name of its last failure, if that is the reason for the wait.
-    - `given_up_s`: seconds until the host is given up, -1 if unknown.
+    - `given_up_s`: seconds until the host is given up at the earliest, -1 if unknown.
     - `asked`: the host itself asked for this wait (Retry-After).
     """
 
@@ -178,7 +178,7 @@ def wait_of(state: HostState, spec: CrawlSpec, now_ms: int) -> HostWait | None:
         held_ms = health.blocked_until_ms - health.last_failure_ms
         asked = health.asked_ms > 0 and abs(held_ms - health.asked_ms) < _ABOUT_MS
         if silent and state.gave_pages:
-            given_up_s = max(0.0, spec.retry.outage_s - health.silent_s(now_ms, spec.retry))
+            given_up_s = max(0.0, blocked_s, spec.retry.outage_s - health.silent_s(now_ms, spec.retry))
     elif state.due_s > state.rest_s:
         reason = WaitReason.RECRAWL if spec.recrawl.used else WaitReason.RETRY
     elif spec.politeness.obey_robots and state.crawl_delay_s >= delay_s:
