@@ -68,6 +68,15 @@ def test_fields_of_each_element() -> None:
     assert found.refused == {}, "an element without any value is no item, and nothing that was missed"
 
 
+def test_element_that_several_alternatives_match_counts_once() -> None:
+    body = b"<ul><li class=item>a<li>b</ul><h1 class=title>c</h1><p class=item>d<li>e</p>"
+    each = {"name": "each", "each": ".item, li", "fields": {"text": {"css": "li, .item"}}}
+    page = {"name": "page", "fields": {"all": {"css": "h1, .title, .item, li", "all": True}}}
+    found = taken(each, page, body=body)
+    assert data(found) == [*({"text": text} for text in "abde"), {"all": list("abcde")}], "in the document's order"
+    assert found.refused == {}
+
+
 def test_fields_of_json_ld_and_of_the_page() -> None:
     found = taken(
         {

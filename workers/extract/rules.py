@@ -117,7 +117,7 @@ class _Document:
         `json_ld`. If the rule has neither, the only part is None, which means the whole page.
         """
         if rule.each is not None:
-            return self._tree.css(rule.each)
+            return _elements(self._tree, rule.each)
         if rule.json_ld is not None:
             if self._objects is None:
                 self._objects = list(_objects(self._tree))
@@ -168,7 +168,7 @@ class _Document:
                     yield _clean(attributes.get("content") or "") or None
         elif field.css is not None:
             within = self._tree if scope is None or isinstance(scope, dict) else scope
-            for element in within.css(field.css):
+            for element in _elements(within, field.css):
                 yield self._taken(field.take, element)
 
     def _taken(self, take: str, element: LexborNode) -> Value:
@@ -187,6 +187,14 @@ class _Document:
             return _storable(urljoin(self._base, written.strip(" \t\n\f\r")))
         except ValueError:
             return None
+
+
+def _elements(within: LexborHTMLParser | LexborNode, selector: str) -> Iterable[LexborNode]:
+    """Return the elements that `selector` finds, each once, in the order of the document.
+
+    Lexbor returns an element once for each alternative of the selector that it matches, as of `li, .item`.
+    """
+    return {element.mem_id: element for element in within.css(selector)}.values()
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
