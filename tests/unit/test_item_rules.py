@@ -105,6 +105,23 @@ def test_fields_of_json_ld_and_of_the_page() -> None:
     ]  # fmt: skip
 
 
+_WRITTEN = (
+    "Product",
+    "schema:Product",
+    "https://schema.org/Product",
+    "http://schema.org/Product/",
+    "https://a.test/v#Product",
+)
+
+
+@pytest.mark.parametrize("declared", _WRITTEN)
+def test_json_ld_type_is_found_however_its_vocabulary_is_written(declared: str) -> None:
+    rule = {"name": "p", "json_ld": declared, "fields": {"type": {"path": "@type"}}}
+    types = [*_WRITTEN, "SomeProduct", "Product/x", "schema:Offer"]
+    body = f'<script type="application/ld+json">{json.dumps([{"@type": each} for each in types])}</script>'.encode()
+    assert data(taken(rule, body=body)) == [{"type": each} for each in _WRITTEN]
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "utf-16-le", "utf-16-be"])
 def test_page_with_a_byte_order_mark_has_its_title_in_its_head(charset: str) -> None:
     body = "\ufeff<!doctype html><html><head><title>Bolts</title></head></html>".encode(charset)

@@ -20,6 +20,7 @@ from workers.extract.xhtml import as_html
 Value = str | int | float | bool | None
 
 _SPACES: Final = re.compile(r"[ \t\n\f\r\u00a0]+")
+_IRI_PARTS: Final = re.compile("[/#:]")
 _LINKS: Final = ("href", "src")
 _LARGEST: Final = 1 << 63
 _MAX_OBJECTS: Final = 10_000
@@ -121,7 +122,8 @@ class _Document:
         if rule.json_ld is not None:
             if self._objects is None:
                 self._objects = list(_objects(self._tree))
-            return [value for types, value in self._objects if rule.json_ld in types]
+            wanted = _type_name(rule.json_ld)
+            return [value for types, value in self._objects if wanted in types]
         return [None]
 
     def values(
@@ -236,10 +238,15 @@ def _objects(tree: LexborHTMLParser) -> Iterator[tuple[frozenset[str], dict[str,
                 types = value.get("@type")
                 named = frozenset(each for each in (types if isinstance(types, list) else [types]) if type(each) is str)
                 if named:
-                    yield frozenset(name.rpartition("/")[2] for name in named), value
+                    yield frozenset(map(_type_name, named)), value
                 waiting += reversed(value.values())
             elif isinstance(value, list):
                 waiting += reversed(value)
+
+
+def _type_name(written: str) -> str:
+    """Return the name of a type without its vocabulary, such as Product for `schema:Product` or its whole IRI."""
+    return _IRI_PARTS.split(written.rstrip("/#:"))[-1]
 
 
 def _no_number(_: str) -> None:
