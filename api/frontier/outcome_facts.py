@@ -345,7 +345,9 @@ class RecrawlFetch(Struct):
             if finding is Finding.FAILED and result.status == _NOT_MODIFIED:
                 # The answer says nothing of the stored page. So the next request is sent without a condition.
                 etag = last_modified = ""
-            changes.revisited.append(RevisitRow(*self.place, history.encoded(), etag, last_modified))
+            # A 304 has no items. A second one must not hide the fetch before it, whose items may not be stored yet.
+            items_at_ms = result.at_ms if self.page else None
+            changes.revisited.append(RevisitRow(*self.place, history.encoded(), etag, last_modified, items_at_ms))
         if replaced or finding is not Finding.UNCHANGED:
             changes.fetches.append(row)
         if (logged := _LOGGED.get(finding)) is not None and history is not None:

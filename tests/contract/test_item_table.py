@@ -10,10 +10,13 @@ import pytest
 from shared.adapters.sql.catalog import items as item_rows
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.items import SqlItems
+from shared.adapters.sql.frontier.revisits import write as write_revisits
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.errors import OwnershipLost
+from shared.domain.frontier.revisits import RevisitRow
 from shared.domain.frontier.states import CrawlState
-from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Term
+from shared.domain.frontier.store_model import Changes
+from shared.domain.ids import CrawlId, Fingerprint, HostId, LeaseId, Partition, Term
 from shared.domain.reads.items import (
     CrawlItems,
     ItemChanges,
@@ -80,6 +83,11 @@ class Written:
         """Apply the outcome of a fetch, as its owner does; its lease goes on. With a `reason` it brings no page."""
         brings_page = brings_page and reason is None
         await fetched(self.run, crawl_id or self.tables.crawl_id, page, brings_page=brings_page, reason=reason)
+
+    async def accept_unchanged(self, page: PageItems, items_at_ms: int | None) -> None:
+        """Apply the outcome of a fetch that brought no new version, and a body only if `items_at_ms` is set."""
+        row = RevisitRow(self.tables.crawl_id, page.host_id, page.fingerprint, b"", items_at_ms=items_at_ms)
+        await self.run.write(lambda c: write_revisits(c, Partition(0), Changes(revisited=[row])))
 
     async def settle(self) -> int | None:
         """Settle what waits; items stored, None where nothing was decided."""
@@ -153,6 +161,28 @@ def test_fetch_that_forbids_to_index_removes_the_items_of_its_page(on_items: OnI
         await w.accept(page(2, lease=5), reason="unavailable_after")
         await w.settle()
         assert await w.names() == []
+
+    on_items(story)
+
+
+def test_fetch_without_a_new_version_replaces_the_items_of_its_page(on_items: OnItems) -> None:
+    async def story(w: Written) -> None:
+        await w.put(page(1, "a", lease=3), page(2, "a", lease=3))
+        await w.accept_unchanged(page(1, lease=4), NOW_MS + 4)
+        await w.accept_unchanged(page(1, lease=4), None)
+        await w.put(page(1, "b", lease=4), page(2, "never", lease=4), accepted=False)
+        assert await w.names() == ['{"name":"b","l":4}', '{"name":"a","l":3}'], "an answer 304 after it changes nothing"
+        await leased(w.run, w.tables.crawl_id, 5)
+        await w.put(page(1, "c", lease=5), accepted=False)
+        assert await w.settle() is None
+        await w.accept_unchanged(page(1, lease=5), NOW_MS + 5)
+        assert await w.settle() == 1
+        await w.put(page(1, "b", lease=4), accepted=False)
+        assert await w.names() == ['{"name":"c","l":5}', '{"name":"a","l":3}'], "an earlier fetch does not come back"
+        await w.put(page(1, "d", lease=6))
+        await w.put(page(1, "c", lease=5), accepted=False)
+        assert await w.names() == ['{"name":"d","l":6}', '{"name":"a","l":3}'], "nor one before a new version"
+        assert w.dropped == {"unaccepted": 2, "outdated": 1}
 
     on_items(story)
 

@@ -88,6 +88,11 @@ def test_unchanged_page_with_another_directive_replaces_its_row() -> None:
     assert made.counters["pages"] == 0
 
 
+def test_unchanged_page_has_its_items_accepted_if_its_body_came() -> None:
+    changes = settled(desk(), result(1, 200, SAME), result(2, 304, SAME), result(3, 404, b""))
+    assert [each.items_at_ms for each in changes.revisited] == [NOW_MS, None, None]
+
+
 def test_answer_304_with_a_directive_makes_the_page_due_without_a_condition() -> None:
     changes = settled(desk(), structs.replace(result(1, 304, SAME), not_indexed="noindex"))
     [due] = [change for change in changes.urls if change.reason == "noindex"]

@@ -25,7 +25,10 @@ class LastFetch(Struct, frozen=True):
 class RevisitRow(Struct, frozen=True):
     """New values for the stored row of a page, after a fetch that brought no new version.
 
-    `recrawl`: the encoded history. `etag`, `last_modified`: the validators. None keeps the stored value.
+    - `recrawl`: the encoded history. `etag`, `last_modified`: the validators.
+    - `items_at_ms`: the time of the fetch if its body came, so that the items in it replace those of the page.
+
+    None keeps the stored value.
     """
 
     crawl_id: CrawlId
@@ -34,6 +37,7 @@ class RevisitRow(Struct, frozen=True):
     recrawl: bytes
     etag: str | None = None
     last_modified: str | None = None
+    items_at_ms: int | None = None
 
 
 class Superseded(Struct, frozen=True):

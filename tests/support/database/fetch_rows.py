@@ -4,7 +4,7 @@ from sqlalchemy import insert
 
 from shared.adapters.sql.engine import schema
 from shared.adapters.sql.engine.executor import Executor
-from shared.adapters.sql.frontier.apply import FETCH
+from shared.adapters.sql.frontier.apply import _FETCH_COLUMNS, FETCH
 from shared.domain.ids import CrawlId
 from shared.domain.reads.items import PageItems
 
@@ -25,7 +25,7 @@ async def fetched(
         "page": brings_page,
         "reason": reason,
     }
-    row = tuple(known.get(column.name) for column in schema.fetches.columns if column.name != "history")
+    row = tuple(map(known.get, _FETCH_COLUMNS))
     await run.write(lambda c: FETCH.run(c, [row]))
 
 

@@ -68,7 +68,7 @@ _LIVING: Final = text("SELECT lease_id FROM leases WHERE lease_id IN :leases").b
     bindparam("leases", expanding=True)
 )
 _ACCEPTED: Final = text(
-    "SELECT fingerprint, at_ms FROM fetches f"
+    "SELECT fingerprint, at_ms, items_at_ms FROM fetches f"
     " WHERE crawl_id = :crawl_id AND host_id = :host_id AND fingerprint IN :fingerprints"
     f" AND {_READ}"
 ).bindparams(bindparam("fingerprints", expanding=True))
@@ -88,7 +88,7 @@ _DECIDED: Final = text(
     "SELECT d.*, f.at_ms IS NOT NULL AS accepted FROM item_drafts d"
     " LEFT JOIN leases l ON l.lease_id = d.lease_id"
     " LEFT JOIN fetches f ON f.crawl_id = d.crawl_id AND f.host_id = d.host_id AND f.fingerprint = d.fingerprint"
-    f" AND {_READ} AND f.at_ms = d.at_ms"
+    f" AND {_READ} AND d.at_ms IN (f.at_ms, f.items_at_ms)"
     " WHERE l.lease_id IS NULL OR f.at_ms IS NOT NULL"
     " ORDER BY d.crawl_id, d.host_id, d.fingerprint, d.lease_id, d.grants LIMIT :max_count"
 )
@@ -251,7 +251,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
     for start in range(0, len(leases), _AT_ONCE):
         living.update(connection.execute(_LIVING, {"leases": leases[start : start + _AT_ONCE]}).scalars())
     stored = {
-        (*place, Fingerprint(bytes(row.fingerprint))): int(row.at_ms)
+        (*place, Fingerprint(bytes(row.fingerprint))): (row.at_ms, row.items_at_ms)
         for place, row in _rows_of(connection, _ACCEPTED, {_place_of(*each) for each in pages})
     }
     accepted: list[_Fetched] = []
@@ -259,7 +259,7 @@ def _judged(connection: Connection, messages: Iterable[CrawlItems]) -> tuple[lis
     dropped = 0
     for crawl_id, page in pages:
         # The time of a fetch identifies it, since no two workers may fetch a URL at once.
-        if stored.get(_place_of(crawl_id, page)) == page.at_ms:
+        if page.at_ms in stored.get(_place_of(crawl_id, page), ()):
             accepted.append((crawl_id, page))
         elif page.lease in living:
             undecided.append((crawl_id, page))

@@ -11,7 +11,7 @@ from shared.adapters.sql.engine.schema_version import refuse_unreleased
 from shared.adapters.sql.engine.sqlite import mapped
 from shared.domain.errors import Unusable
 
-HEAD: Final = "0014_item_times"
+HEAD: Final = "0015_items_of_unchanged"
 """The newest migration; a test compares it with the scripts."""
 
 TABLES_FILE: Final = Path(__file__).with_name("sqlite_tables.sql")

@@ -94,8 +94,7 @@ crawls = Table(
 - `resumes_as`: the state to which a paused crawl returns.
 - `collected_at_ms`: when the removal of a deleted crawl's rows was finished.
 - `active_pool`: NULL while the active time stands still, as for a paused crawl. Then `active_ms` is the active time.
-  Otherwise the name of the pool. Then the active time is the pool's clock (`pool_clocks`) minus `active_zero_ms`. For
-  example, a clock of 900 ms and `active_zero_ms` = 200 give 700 ms.
+  Otherwise the name of the pool. Then the active time is the pool's clock (`pool_clocks`) minus `active_zero_ms`.
 - `change`: the number of the row's last change of state, declaration or `active_pool` (crawl_values.NEXT_CHANGE).
 - `changes_deleted_ms`: the newest time of the rows that retention has deleted from `page_changes`.
 - `desired`: the desired state in the declaration, NULL if it has none.
@@ -292,6 +291,7 @@ fetches = Table(
     Column("links_found", Integer),
     Column("left_out", Text),
     Column("recrawl", LargeBinary),
+    Column("items_at_ms", BigInteger),
     sqlite_with_rowid=False,
 )
 """One row for each URL that was tried. The row describes the latest fetch that stored a page, else the latest fetch.
@@ -301,7 +301,8 @@ fetches = Table(
 - `history`: the other fetches of the URL as short text: time, status and reason of each, newest first.
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
-- `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once."""
+- `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once.
+- `items_at_ms`: the time of the latest fetch that got the page again, but no new version of it. NULL if none did."""
 
 seed_contexts = Table(
     "seed_contexts",
@@ -391,8 +392,7 @@ producers = Table(
 )
 """A producer is a name under which a process numbers its messages of a crawl to a partition: 1, 2, 3 and so on. `n`:
 the last applied number. `total`: the number of URLs in the messages 1 to `n`. `gaps`: how often numbers were missing.
-`seen_at_ms` is only for a producer of a single task, such as one upload of seeds: when retention first found the row.
-Retention deletes the row some time later."""
+`seen_at_ms`: when retention first found the row of a single task, such as an upload of seeds. It deletes it later."""
 
 commands = Table(
     "commands",

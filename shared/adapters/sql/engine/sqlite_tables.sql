@@ -211,6 +211,7 @@ CREATE TABLE fetches (
 	links_found INTEGER,
 	left_out TEXT,
 	recrawl BLOB,
+	items_at_ms BIGINT,
 	PRIMARY KEY (crawl_id, host_id, fingerprint)
 )
  WITHOUT ROWID;

@@ -37,7 +37,9 @@ URL: Final = updating(
 """Writes the new values of URLs, and ends their leases. The stored flag OF_SET is kept. It marks a URL that is a seed
 only because of seed sets."""
 
-_FETCH_COLUMNS = tuple(column.name for column in schema.fetches.columns if column.name != "history")
+_FETCH_COLUMNS = tuple(
+    column.name for column in schema.fetches.columns if column.name not in ("history", "items_at_ms")
+)
 _FETCH_KEYS = ("crawl_id", "host_id", "fingerprint")
 _NOT_INDEXED = ", ".join(f"'{reason}'" for reason in BY_DIRECTIVE)
 _STORES_PAGE = f"({{0}}.page OR coalesce({{0}}.reason, '') IN ({_NOT_INDEXED}))"

@@ -77,9 +77,10 @@ _FORGET: Final = Bulk(
 _REVISITED: Final = updating(
     schema.fetches,
     _KEYS,
-    ("recrawl", "etag", "last_modified"),
+    ("recrawl", "etag", "last_modified", "items_at_ms"),
     "recrawl = {v}recrawl, etag = coalesce({v}etag, {t}.etag),"
-    " last_modified = coalesce({v}last_modified, {t}.last_modified)",
+    " last_modified = coalesce({v}last_modified, {t}.last_modified),"
+    " items_at_ms = coalesce({v}items_at_ms, {t}.items_at_ms)",
 )
 _SIGNALS: Final = updating(schema.queues, _KEYS[:2], ("signals",), "signals = {v}signals")
 _LOG: Final = text(
@@ -103,6 +104,7 @@ _NO_LONGER_WAITING: Final = text(
     "UPDATE queues SET waiting = waiting - :n WHERE crawl_id = :crawl_id AND host_id = :host_id"
 )
 _place = attrgetter(*_KEYS)
+_new_values = attrgetter("recrawl", "etag", "last_modified", "items_at_ms")
 _Key = tuple[CrawlId, HostId, Fingerprint]
 
 
@@ -235,13 +237,14 @@ def keep_versions(connection: Connection, changes: Changes) -> None:
 def write(connection: Connection, partition: Partition, changes: Changes) -> None:
     """Write three parts of `changes` that only crawls with repeated fetches have.
 
-    - `revisited`: fetches that brought no new version. Each page gets its new history, ETag and Last-Modified. Fetches
-      with a new version are in `fetches`, which `apply.write` writes.
+    - `revisited`: fetches that brought no new version. Each page gets its new history, ETag and Last-Modified. If the
+      body came, the items of the fetch are accepted. Fetches with a new version are in `fetches`, which `apply.write`
+      writes.
     - `page_changes`: new entries of the log of changes, for pages that were new, had changed or were gone.
     - `signals`: for each queue, how reliable the dates in sitemaps and feeds were as signs of change.
     """
     revisited = sorted(changes.revisited, key=_place)
-    _REVISITED.run(connection, [(each.recrawl, each.etag, each.last_modified, *_place(each)) for each in revisited])
+    _REVISITED.run(connection, [(*_new_values(each), *_place(each)) for each in revisited])
     _SIGNALS.run(connection, [(signals, *key) for key, signals in sorted(changes.signals.items())])
     if changes.page_changes:
         connection.execute(
