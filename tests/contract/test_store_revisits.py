@@ -9,9 +9,9 @@ from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, change_of, unpacked
 from shared.domain.frontier.revisits import LastFetch, RevisitRow, Superseded
 from shared.domain.frontier.states import COUNTED_AS_PAGE, RETRY, REVISIT, UrlState, queued_as
-from shared.domain.frontier.store_model import Changes, FetchRow, LeaseRequest, LeaseRow, UrlChange
+from shared.domain.frontier.store_model import Changes, CommandRun, FetchRow, LeaseRequest, LeaseRow, UrlChange
 from shared.domain.ids import CrawlId, LeaseId, Revision, numbered
-from tests.support.database.store_tables import NOW_MS, Tables, link, links
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links
 
 OnStore = Callable[..., None]
 
@@ -324,6 +324,20 @@ def test_retry_queues_failed_pages_as_new_ones_without_recrawl(on_store: OnStore
         assert (queue.queued, queue.waiting, queue.next_due_ms) == (3, 0, 0)
         await t.apply(Changes(give_up=[(t.crawl_id, row.host_id, UrlState.EXCLUDED, OWNER)]))
         assert t.rows("SELECT DISTINCT state, reason FROM urls") == [(UrlState.EXCLUDED, OWNER)]
+
+    on_store(story)
+
+
+def test_command_reaches_done_pages_that_are_given_as_seeds_again(on_store: OnStore) -> None:
+    """A new revision publishes its seeds behind its command, perhaps before the command is applied."""
+
+    async def story(t: Tables) -> None:
+        await pages(t, 2)
+        await t.command(CommandKind.RECRAWL, id="off", every_ms=0)
+        run = await t.accepted(CommandRun("on", t.crawl_id, CommandKind.RECRAWL, {"every_ms": 1000}, PARTITION))
+        await t.found(*links(HOST, range(1), depth=0), marks={t.crawl_id: run.number})
+        await t.run(run)
+        assert t.rows("SELECT DISTINCT state, rank FROM urls") == [(UrlState.WAITING, NOW_MS + 1000)]
 
     on_store(story)
 
