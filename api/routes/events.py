@@ -67,7 +67,7 @@ LastEventId = Annotated[
 async def follow_events(
     request: Request,
     served: Served,
-    kind: Annotated[list[EventKind], Query(max_length=9, description="Only events of these kinds.")] = [],  # noqa: B006  the framework copies it
+    kind: Annotated[list[EventKind], Query(max_length=len(EventKind), description="Only events of these kinds.")] = [],  # noqa: B006  the framework copies it
     after: After = None,
     last_event_id: LastEventId = None,
 ) -> EventStream:

@@ -125,6 +125,18 @@ def test_only_the_kinds_and_the_crawl_asked_for_are_told(tmp_path: Path, server:
     asyncio.run(story())
 
 
+def test_all_kinds_can_be_named_in_one_request(tmp_path: Path, server: BrokerServer) -> None:
+    async def story() -> None:
+        async with masters(tmp_path, server) as [master]:
+            async with master.follow(kind=list(EventKind)) as client:
+                for n, kind in enumerate(EventKind):
+                    await happen(master.broker.events, n, kind=kind)
+                assert await client.said(len(EventKind)) == numbers(*range(len(EventKind)))
+            problem(await master.get(f"/v1/events?{'&'.join(['kind=crawl'] * (len(EventKind) + 1))}"), 422, "invalid")
+
+    asyncio.run(story())
+
+
 def test_what_has_aged_out_is_told_as_a_gap_and_the_rest_follows(tmp_path: Path, server: BrokerServer) -> None:
     async def story() -> None:
         async with masters(tmp_path, server, events_count=5) as [master]:
