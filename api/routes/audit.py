@@ -11,6 +11,7 @@ from api.http.fields import FieldError
 from api.http.routing import Router
 from api.schemas.audit import AuditEntry, audit_body
 from api.schemas.model import Listing, Moment, ms_of
+from shared.domain.crawl.exclusions import MAX_TARGET_CHARS
 from shared.domain.ops.audit import AuditFilter
 
 router = Router(prefix="/v1/audit", tags=["audit"])
@@ -38,8 +39,8 @@ async def list_audit(
         str | None,
         Query(
             min_length=1,
-            max_length=300,
-            description="Only entries with this target: a crawl's name, or the id of a key, host or member.",
+            max_length=MAX_TARGET_CHARS,
+            description="Only entries with this target: a crawl's name, a key, host, member or exclusion.",
         ),
     ] = None,
     since: Annotated[Moment | None, Query(description="Only entries from this time on.")] = None,

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from shared.domain.crawl.exclusions import MAX_TARGET_CHARS
 from shared.domain.ops.access import Role
 from tests.support.api.rest_api import SPEC, api, problem
 
@@ -66,6 +67,20 @@ def test_the_audit_log_is_for_admins_and_its_conditions_are_judged(tmp_path: Pat
             for name in ("actor", "action", "target"):  # nobody means "of nobody" by it, and nobody "of all"
                 (wrong,) = problem(await admin.get(f"/v1/audit?{name}="), 422, "invalid")["errors"]
                 assert wrong == {"path": f"query.{name}", "message": "is empty"}
+
+    asyncio.run(story())
+
+
+def test_audit_lists_the_exclusion_with_the_longest_target(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api(tmp_path / "crawl.db") as served, served.as_role(Role.ADMIN) as admin:
+            start = "http://a.test/"
+            target = start + "x" * (MAX_TARGET_CHARS - len(start))
+            asked = {"target": target, "reason": "asked by mail", "requested_by": "webmaster@a.test"}
+            async with served.as_role(Role.OPERATOR) as operator:
+                assert (await operator.post("/v1/exclusions", json=asked)).status_code == 201
+            assert [act["action"] for act in await listed(admin, target=target)] == ["exclusion.create"]
+            problem(await admin.get("/v1/audit", params={"target": target + "x"}), 422, "invalid")
 
     asyncio.run(story())
 
