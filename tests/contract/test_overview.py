@@ -96,7 +96,21 @@ def test_the_clusters_lag_is_that_of_the_crawls_that_are_under_way(on_store: OnS
         assert (await overview.lag(other.crawl_id, NOW_MS)).due.count == 2
         await t.store.set_state(t.crawl_id, CrawlState.FINISHED, "max_pages", NOW_MS)
         assert (await overview.lag(None, NOW_MS)).due.count == 2, "what is left of a crawl that is over"
-        assert (await overview.lag(t.crawl_id, NOW_MS)).due.count == 3
+        assert (await overview.lag(t.crawl_id, NOW_MS)).due.count == 0
+
+    on_store(story)
+
+
+@pytest.mark.parametrize("state", [CrawlState.CREATED, CrawlState.PAUSED, CrawlState.FINISHED])
+def test_lag_of_a_crawl_that_does_not_run_has_shards_but_no_due_urls(on_store: OnStore, state: CrawlState) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(*links("a.test", range(3)))
+        assert await t.lease("a.test", 1) is not None
+        await t.store.set_state(t.crawl_id, state, None, NOW_MS)
+        lag = await seen(t).lag(t.crawl_id, NOW_MS)
+        assert (lag.due, lag.pending.count) == (Waiting(0, None), 1)
+        of_all = await seen(t).lag(None, NOW_MS)
+        assert (of_all.due.count, of_all.pending.count) == (0, int(state is CrawlState.PAUSED))
 
     on_store(story)
 

@@ -22,9 +22,10 @@ class Waiting(Struct, frozen=True):
 class FrontierLag(Struct, frozen=True):
     """How much work waits in the frontier at each stage, and up to where the reports are applied, in one snapshot.
 
-    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. `due.oldest_s` is
-      measured by queue (the URLs of one crawl on one host), not by URL. Each queue with due URLs has waited since a
-      shard of the queue was last sent out or came back. `due.oldest_s` is the longest of these waits.
+    - `due`: URLs that are due, and wait only for politeness, the budget or a free worker. Only crawls that are seeding
+      or running have such URLs. `due.oldest_s` is measured by queue (the URLs of one crawl on one host), not by URL.
+      Each queue with due URLs has waited since a shard of the queue was last sent out or came back. `due.oldest_s` is
+      the longest of these waits.
     - `pending`: shards that no worker has begun. `pending.oldest_s` is the time since the oldest of them was leased.
     - `in_flight`: shards that a worker has begun. `in_flight.oldest_s` is the time since the oldest of them was leased.
     - `positions`: for each partition, the position in its reports up to which its owner has applied them. Reports after

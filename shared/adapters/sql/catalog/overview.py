@@ -15,7 +15,7 @@ from shared.adapters.sql.engine.executor import SqlAdapter, polled, read
 from shared.adapters.sql.frontier import crawl_rows
 from shared.adapters.sql.frontier import leader_state as control
 from shared.domain.frontier.lag import FrontierLag, Waiting
-from shared.domain.frontier.states import CrawlState
+from shared.domain.frontier.states import USES_TIME, CrawlState
 from shared.domain.ids import CrawlId, Revision
 from shared.domain.ops.audit import AuditFilter, AuditLine
 from shared.domain.reads.declared import DeadLetterView
@@ -86,18 +86,23 @@ def _crawl_overviews(connection: Connection, which: Collection[CrawlId] | None =
 
 
 def _lag(connection: Connection, crawl_id: CrawlId | None, now_ms: int) -> FrontierLag:
-    crawls = [crawl_id] if crawl_id is not None else _worked_on(connection)
-    shards = {row.begun: row for row in connection.execute(LEASES, {"crawls": crawls})}
+    states = _states(connection, crawl_id)
+    shards = {row.begun: row for row in connection.execute(LEASES, {"crawls": list(states)})}
+    # The URLs of a paused or ended crawl do not wait for workers. Its shards may still be with workers.
     return FrontierLag(
-        due=_due(connection, crawls, now_ms),
+        due=_due(connection, [each for each, state in states.items() if state in USES_TIME], now_ms),
         pending=_shards(shards.get(0), now_ms),
         in_flight=_shards(shards.get(1), now_ms),
         positions=control.positions(connection),
     )
 
 
-def _worked_on(connection: Connection) -> list[CrawlId]:
-    return [CrawlId(i) for (i,) in connection.execute(text(f"SELECT crawl_id FROM crawls WHERE {schema.WORKED_ON}"))]
+def _states(connection: Connection, crawl_id: CrawlId | None) -> dict[CrawlId, str]:
+    """Return the state of one crawl, or of all crawls that are seeding, running or paused if `crawl_id` is None."""
+    crawls = schema.crawls.c
+    which = text(schema.WORKED_ON) if crawl_id is None else crawls.crawl_id == crawl_id
+    query = select(crawls.crawl_id, crawls.state).where(which)
+    return {CrawlId(row.crawl_id): row.state for row in connection.execute(query)}
 
 
 def _due(connection: Connection, crawls: Sequence[CrawlId], now_ms: int) -> Waiting:
