@@ -7,7 +7,7 @@ that it received.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -93,6 +93,7 @@ class EventStream(Response):
     - `streams`: the limit of open streams. The response ends when `streams` is closed, because the master stops.
     - `allowed` is called repeatedly. If it returns False, the client's key is no longer valid, and the response ends.
     - `last` returns True for an event after which no other can follow.
+    - `unsent`: the kinds of events that are read only for `last`, and not sent.
     """
 
     media_type = "text/event-stream"
@@ -106,6 +107,7 @@ class EventStream(Response):
         streams: StreamLimit,
         allowed: Allowed,
         last: Last,
+        unsent: Collection[str] = (),
     ) -> None:
         super().__init__(headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
@@ -115,6 +117,7 @@ class EventStream(Response):
         self._streams = streams
         self._allowed = allowed
         self._last = last
+        self._unsent = unsent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason: str | None = None
@@ -143,7 +146,7 @@ class EventStream(Response):
         """Send events until the stream must end. Return the reason, which is one of two:
 
         - `slow`: the client read nothing for `SLOW_S` seconds.
-        - `deleted`: the last event was sent. This is the event that says that the crawl was deleted.
+        - `deleted`: the last event was read. This is the event that says that the crawl was deleted.
 
         The caller cancels this method if the client disconnects, its key becomes invalid, or the master stops.
         """
@@ -162,7 +165,8 @@ class EventStream(Response):
             frames, ended = [], False
             for item in items:
                 sent, event = frame_of(item)
-                frames.append(sent)
+                if event is None or event.kind not in self._unsent:
+                    frames.append(sent)
                 if event is not None and self._last(event):
                     ended = True
                     break
@@ -173,15 +177,16 @@ class EventStream(Response):
             if not past_stored and self._following.is_past_stored:
                 past_stored = True
                 frames.append(PAST_STORED)
-            sent_at = time.monotonic()
-            try:
-                async with asyncio.timeout(SLOW_S):
-                    await _send(send, b"".join(frames))
-            except TimeoutError:
-                log.warning("event_client.disconnected", position=self._following.position, waited_s=SLOW_S)
-                return "slow"
-            if time.monotonic() - sent_at > _DOUBT_S:
-                self._following.doubt()
+            if any(frames):  # Events that are not sent do not postpone the next ping.
+                sent_at = time.monotonic()
+                try:
+                    async with asyncio.timeout(SLOW_S):
+                        await _send(send, b"".join(frames))
+                except TimeoutError:
+                    log.warning("event_client.disconnected", position=self._following.position, waited_s=SLOW_S)
+                    return "slow"
+                if time.monotonic() - sent_at > _DOUBT_S:
+                    self._following.doubt()
             if ended:
                 return "deleted"
 

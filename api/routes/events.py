@@ -100,12 +100,20 @@ async def follow_crawl(
 ) -> EventStream:
     """Stream the events of one crawl as Server-Sent Events, in the same form as /v1/events."""
     crawl = await served.catalog.crawl(name)
-    subjects = [event_subject(each, str(crawl.crawl_id)) for each in dict.fromkeys(kind or OF_A_CRAWL)]
-    return await _stream(request, served, subjects, _place(last_event_id, after), _deleted)
+    # The stream ends at an event of the kind `crawl`, so these events are read even if they were not asked for.
+    kinds = dict.fromkeys((*(kind or OF_A_CRAWL), EventKind.CRAWL))
+    subjects = [event_subject(each, str(crawl.crawl_id)) for each in kinds]
+    unsent = [EventKind.CRAWL] if kind and EventKind.CRAWL not in kind else []
+    return await _stream(request, served, subjects, _place(last_event_id, after), _deleted, unsent)
 
 
 async def _stream(
-    request: Request, served: Services, subjects: Sequence[str], after: int | None, last: Last
+    request: Request,
+    served: Services,
+    subjects: Sequence[str],
+    after: int | None,
+    last: Last,
+    unsent: Sequence[EventKind] = (),
 ) -> EventStream:
     following = EventCursor(served.events, subjects, after)
     gap = await following.open()
@@ -116,6 +124,7 @@ async def _stream(
         streams=served.streams,
         allowed=standing(request.scope, served.catalog, served.clock),
         last=last,
+        unsent=unsent,
     )
 
 

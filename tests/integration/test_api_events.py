@@ -263,6 +263,23 @@ def test_the_stream_of_a_crawl_ends_with_it(tmp_path: Path, server: BrokerServer
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("kind", [EventKind.PROGRESS, EventKind.DEAD_LETTER])
+def test_stream_of_other_kinds_ends_with_its_crawl(tmp_path: Path, server: BrokerServer, kind: EventKind) -> None:
+    async def story() -> None:
+        async with masters(tmp_path, server) as [master]:
+            crawl = str((await master.served.created("docs")).json()["id"])
+            async with master.follow("/v1/crawls/docs/events", kind=kind) as client:
+                await happen(master.broker.events, 1, about=crawl, action="paused")
+                await happen(master.broker.events, 2, about=crawl, kind=kind)
+                await happen(master.broker.events, 3, about=crawl, action="deleted")
+                assert await client.said(1) == numbers(2)
+                end = await client.next()
+                assert (end.event, end.data) == ("end", {"reason": "deleted"})
+            await freed(master)
+
+    asyncio.run(story())
+
+
 def test_a_master_that_stops_says_so_and_does_not_wait_for_its_listeners(
     tmp_path: Path, server: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

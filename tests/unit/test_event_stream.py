@@ -130,6 +130,13 @@ def test_event_stream_of_a_revoked_key_ends_though_its_client_reads_nothing(monk
     assert client.age_s <= 2.0 + PROMISED_S
 
 
+def test_events_that_are_not_sent_postpone_no_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SimLoop()
+    client = Client(loop, 61.0, reads_until=1000.0)
+    carried_out(loop, followed(Stream(loop, range(1, 60)), client), monkeypatch)
+    assert client.sent.count(b": ping") >= 3
+
+
 @pytest.mark.parametrize("revoked_at", [0.1, 14.95])
 def test_change_stream_of_a_revoked_key_ends_within_ten_seconds(
     revoked_at: float, monkeypatch: pytest.MonkeyPatch
