@@ -226,9 +226,15 @@ class EventRecorder:
         self._letter = max(letters) if letters else await self._overview.newest_letter()
         late = await self._overview.letters(self._letter - _LATE, _LATE)
         self._letters = {letter.id for letter in late if letter.id <= self._letter}
-        # A crawl without events is new, or its events have expired.
+        progress = {event.about: event for event in await self._newest(EventKind.PROGRESS)}
         crawls = await self._overview.crawl_overviews()
-        self._moving = {crawl.crawl_id for crawl in crawls if crawl.state in WORKED_ON}
+        self._moving = {
+            crawl.crawl_id
+            for crawl in crawls
+            if crawl.state in WORKED_ON
+            or ((last := progress.get(str(crawl.crawl_id))) is not None and not _is_final(last, crawl.state))
+        }
+        # A crawl without events is new, or its events have expired.
         for crawl in crawls:
             if crawl.crawl_id not in self._crawls and self._aged(crawl):
                 self._crawls[crawl.crawl_id] = crawl
@@ -298,6 +304,8 @@ class EventRecorder:
 
         - a crawl that is seeding, running or paused,
         - a crawl that has ended, until its rates (pages and bytes per second) have fallen to zero.
+
+        If the leader changes before they have, `_begin` of the new leader adds the crawl.
         """
         crawl = self._crawls.get(crawl_id)
         if crawl is not None and (crawl.state in WORKED_ON or crawl_id in self._paces):
@@ -407,6 +415,17 @@ def _standing(event: Event) -> CrawlOverview | None:
     except (KeyError, TypeError, ValueError) as error:
         log.warning("event.ignored", kind=event.kind, about=event.about, error=repr(error))
         return None
+
+
+def _is_final(progress: Event, state: CrawlState) -> bool:
+    """Return True if an ended crawl's newest progress event shows the crawl's present `state` and rates of zero."""
+    rates = progress.data.get("rates")
+    return (
+        progress.data.get("state") == state
+        and isinstance(rates, list)
+        and len(rates) > 0
+        and all(isinstance(r, dict) and (r.get("pages_per_s"), r.get("bytes_per_s")) == (0, 0) for r in rates)
+    )
 
 
 def _record(record: MemberRecord | None) -> Mapping[str, Any]:

@@ -305,6 +305,42 @@ def test_progress_is_recorded_while_it_changes_and_rates_fall_to_zero(on_stage: 
     on_stage(story)
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_rates_of_an_ended_crawl_fall_to_zero_under_a_new_leader(
+    on_stage: Callable[..., None], is_recorded: bool
+) -> None:
+    """The crawl ends before the first leader does. `is_recorded`: that leader still publishes its end."""
+
+    async def story(s: Stage) -> None:
+        one, other = s.leader("m1"), s.leader("m2")
+        await s.tables.found(*links("a.test", range(4)))
+        for _ in range(2):
+            await one.look()
+            row = await s.tables.lease("a.test", 2)
+            assert row is not None
+            await s.tables.settle(row, UrlState.DONE, pages=2)
+        if is_recorded:
+            await one.look()
+        await s.tables.store.set_state(s.tables.crawl_id, CrawlState.FINISHED, "complete", NOW_MS)
+        if is_recorded:
+            await one.look()
+        last = (await s.told(EventKind.PROGRESS))[-1]
+        assert last.data["state"] == ("finished" if is_recorded else "seeding")
+        assert last.data["rates"][0]["pages_per_s"] > 0
+        for _ in range(2):
+            await other.look()
+        told = await s.told(EventKind.PROGRESS)
+        assert told[-1].data["state"] == "finished"
+        rates = [(rate["window_s"], rate["pages_per_s"], rate["bytes_per_s"]) for rate in told[-1].data["rates"]]
+        assert rates == [(10, 0.0, 0.0), (60, 0.0, 0.0)]
+        third = s.leader("m3")
+        for _ in range(3):
+            await third.look()
+        assert await s.told(EventKind.PROGRESS) == [], "what was published is not published again"
+
+    on_stage(story)
+
+
 def test_crawl_deleted_as_leader_begins_delays_no_progress_of_others(
     on_stage: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
