@@ -86,6 +86,44 @@ def test_interval_is_due_at_its_multiples_within_its_window(every: int, after: i
         assert due - after <= every * 1000
 
 
+def test_interval_with_a_window_goes_on_in_the_repeated_hour() -> None:
+    """The clock goes from 03:00 back to 02:00. The window is open twice in the repeated hour."""
+    quarters = spec(every_s=900, zone="Europe/Berlin", window=Window("02:15", "02:45"))
+    assert shown(due_times(quarters, ms("2026-10-24T12:00"), 5)) == [
+        *("10-25 00:15", "10-25 00:30", "10-25 01:15", "10-25 01:30", "10-26 01:15"),
+    ]
+
+
+@given(
+    every_s=st.integers(60, 9_000),
+    window=st.lists(st.integers(0, 287), min_size=2, max_size=2, unique=True),
+    around=st.sampled_from(
+        [
+            *(("Europe/Berlin", "2026-10-25T01:00"), ("Europe/Berlin", "2027-03-28T01:00")),
+            *(("Australia/Lord_Howe", "2027-04-03T15:00"), ("Australia/Lord_Howe", "2027-10-02T15:30")),
+            *(("America/Havana", "2026-11-01T05:00"), ("Pacific/Apia", "2011-12-30T10:00")),
+        ]
+    ),
+    hours_before=st.integers(0, 40),
+)
+def test_interval_is_due_at_every_multiple_in_its_window(
+    every_s: int, window: list[int], around: tuple[str, str], hours_before: int
+) -> None:
+    start, end = (f"{each // 12:02}:{each % 12 * 5:02}" for each in window)
+    zone, change = around
+    after = ms(change) - hours_before * 3_600_000
+    until = ms(change) + 30 * 3_600_000
+    step = every_s * 1000
+    expected = []
+    for due in range((after // step + 1) * step, until, step):
+        clock = wall_of(due, zone_of(zone)).strftime("%H:%M")
+        if start <= clock < end if start < end else clock >= start or clock < end:
+            expected.append(due)
+    interval = spec(every_s=every_s, zone=zone, window=Window(start, end))
+    found = [each for each in due_times(interval, after, len(expected) + 1) if each < until]
+    assert found == expected
+
+
 def test_window_leaves_out_the_times_outside_it() -> None:
     hourly = spec(cron="0 * * * *", zone="Europe/Berlin", window=Window("22:00", "01:00"))
     assert shown(due_times(hourly, ms("2027-01-01T00:00"), 4)) == [

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim
 
 from shared.domain.schedules.spec import ScheduleProblem, ScheduleSpec, Window
-from shared.domain.schedules.zones import time_of, wall_of, zone_of
+from shared.domain.schedules.zones import offset_change, time_of, wall_of, zone_of
 
 MAX_LOOKS: Final = 1_500
 """A search for the next due time gives up after it has found this many due times outside the schedule's window.
@@ -111,7 +111,8 @@ def _next_of_interval(every_ms: int, window: Window | None, zone: ZoneInfo, afte
         wall = wall_of(due, zone)
         if window is None or _within(window, wall.time()):
             return due
-        opening = time_of(_opening(window, wall), zone)
+        # Stop at a change of the offset: the clock may go back to a time in the window, or before its start.
+        opening = offset_change(due, time_of(_opening(window, wall), zone), zone)
         due = max(due + every_ms, -(-opening // every_ms) * every_ms)
     return None
 

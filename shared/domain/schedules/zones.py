@@ -46,7 +46,23 @@ def time_of(wall: datetime, zone: ZoneInfo) -> int:
     if wall_of(at * 1000, zone) == wall:
         return at * 1000
     # The gap: by the offset before it the time lies after its end, by the offset after it the time lies before.
-    late, early = at, _seconds(wall.replace(tzinfo=zone, fold=1))
+    return _change(_seconds(wall.replace(tzinfo=zone, fold=1)), at, zone) * 1000
+
+
+def offset_change(after_ms: int, until_ms: int, zone: ZoneInfo) -> int:
+    """Return when the zone's offset changes after `after_ms` and up to `until_ms` (Unix ms).
+
+    Return `until_ms` if the offset does not change, or if `until_ms` is not after `after_ms`. The times are at most
+    some days apart, so the offset changes at most once between them.
+    """
+    early, late = after_ms // 1000, until_ms // 1000
+    if late <= early or _offset(early, zone) == _offset(late, zone):
+        return until_ms
+    return _change(early, late, zone) * 1000
+
+
+def _change(early: int, late: int, zone: ZoneInfo) -> int:
+    """Return the first second with the offset of `late`. At the second `early` the offset is another."""
     after = _offset(late, zone)
     while late - early > 1:
         middle = (late + early) // 2
@@ -54,7 +70,7 @@ def time_of(wall: datetime, zone: ZoneInfo) -> int:
             late = middle
         else:
             early = middle
-    return late * 1000
+    return late
 
 
 def _seconds(moment: datetime) -> int:
