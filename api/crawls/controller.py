@@ -357,8 +357,8 @@ class CrawlController:
             for crawl_id, row in rows.items():
                 crawl = self._crawls.get(crawl_id)
                 if crawl is not None and crawl.revision == row.revision:
-                    out_of_time = self._out_of_time(row)
-                    ended[crawl_id, row.revision] = partial(_ended_by, crawl.spec, out_of_time, over.get(crawl_id))
+                    ended_by = partial(_ended_by, crawl.spec, self._out_of_time(row), over.get(crawl_id))
+                    ended[crawl_id, row.revision, row.operator_version] = ended_by
             finished = await self._check.once(ended, self._store.positions)
             complete = await self._writer.complete(finished.keys())
             for crawl_id in complete:

@@ -5,7 +5,7 @@ steps:
 
 1. Require that no URL is leased. Also require that no URL is queued, or that the crawl ends in spite of queued URLs,
    for example because a budget is spent. Note the version of the counters.
-2. Note, for each partition, the sequences of its last published outcome and discovery.
+2. Note, for each partition, the sequences of its last published outcome and discovery. Commands count as outcomes.
 3. Wait until every partition has applied its reports up to these sequences. This may take several passes. Reports that
    are published later are not awaited.
 4. Require that no command of the crawl is in progress.
@@ -34,10 +34,12 @@ MAX_ROUNDS: Final = 128
 
 _NOTHING: Final = Counters()
 
-Active = tuple[CrawlId, Revision]
-"""An active (running) crawl to check, at one spec revision.
+Active = tuple[CrawlId, Revision, int]
+"""An active (running) crawl to check, at one spec revision and one `CrawlRow.operator_version`.
 
-After a new revision, the check of the crawl starts again. The reason: the new revision may have added seeds."""
+After a new revision, the check of the crawl starts again. The reason: the new revision may have added seeds. It also
+starts again after a verb. The reason: a command may have been published with the verb, such as with `retry-failed`. The
+new check waits for it, because commands count as outcomes."""
 
 Applied = Callable[[], Awaitable[Mapping[Partition, Position]]]
 """Returns, by partition, the position up to which reports are applied. Partitions without an owner may be missing."""
@@ -295,5 +297,5 @@ async def finished(
     async def applied() -> Mapping[Partition, Position]:
         return {owner.partition: owner.ownership.position for owner in owners if owner.ownership is not None}
 
-    found = await check.once({(crawl.crawl_id, crawl.revision): ended}, applied)
+    found = await check.once({(crawl.crawl_id, crawl.revision, 1): ended}, applied)  # No verbs are used on it.
     return found[crawl.crawl_id].reason if found else None

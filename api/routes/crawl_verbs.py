@@ -70,8 +70,8 @@ def _route(verb: Verb) -> None:
     ) -> CrawlVerbResult:
         command = None
         if verb is Verb.RETRY_FAILED:
-            # Published before the state changes, so that the crawl is seldom found finished too early. If it is, the
-            # leader reopens it as soon as something is queued (CrawlController).
+            # Published before the state changes. The check for finished crawls starts again after a verb, and waits for
+            # commands that were published before (FinishedCheck). So the crawl does not finish without the retries.
             command = await _retry(served, name, expected, by)
         before, made = await served.catalog.turn(name, verb, expected=expected, actor=by, now_ms=served.clock.unix_ms())
         served.plane.wake()

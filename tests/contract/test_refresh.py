@@ -13,13 +13,14 @@ from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.frontier.store import SqlStore
 from shared.domain.crawl.state import REFRESHED, DesiredRun, IllegalTransition, NoRecrawl, Verb
 from shared.domain.frontier.states import CrawlState
-from shared.domain.ids import Revision, Term
+from shared.domain.ids import Partition, Revision, Term
 from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
 from shared.domain.schedules.firing import step_of
 from shared.domain.schedules.history import CrawlEffect
 from shared.domain.schedules.spec import ScheduleSpec
+from shared.ports.broker import StreamState
 from tests.support.database.running_crawls import Master
-from tests.support.database.store_tables import NOW_MS, Tables
+from tests.support.database.store_tables import NOW_MS, PARTITION, Tables
 
 OPERATOR = Actor("0" * 16, "operator", "r")
 ONCE = '{"seeds": []}'
@@ -250,5 +251,53 @@ def test_end_of_a_run_does_not_end_the_next_one(new_tables: Opened, verb: Verb) 
             row = await tables.store.crawl(crawl.crawl_id)
             assert row is not None
             assert row.state is CrawlState.FINISHED, "the run that began meanwhile ends by its own check"
+
+    asyncio.run(story())
+
+
+def test_refresh_waits_for_retries_that_an_owner_applies_late(new_tables: Opened) -> None:
+    """The owner has 45 reports to apply as the refresh seems over. Then the operator retries what failed."""
+
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            crawl = await stage.put(AGAIN.replace("[]", '[{"url": "http://a.test/"}]'))
+            await stage.store.executor.write(
+                lambda c: c.execute(text("UPDATE partitions SET stream_created_ns = 1")).close()
+            )
+            master = Master(tables)
+            await stage.turn(Verb.REFRESH)
+            await stage.seeded()
+            published = 45
+
+            async def last_report(partition: Partition, kind: str) -> int:
+                return published if (partition, kind) == (PARTITION, "outcome") else 0
+
+            async def state() -> StreamState:
+                return StreamState(1, published)
+
+            master.controller._check._broker.last_report = last_report  # type: ignore[method-assign]
+            master.controller._check._broker.reports_state = state  # type: ignore[method-assign]
+
+            async def looked() -> CrawlState:
+                for _ in range(3):
+                    await master.look()
+                row = await tables.store.crawl(crawl.crawl_id)
+                assert row is not None
+                return row.state
+
+            async def applied(through: int) -> None:
+                values = {"through": through, "partition": PARTITION}
+                update = text("UPDATE partitions SET outcome_seq = :through WHERE partition = :partition")
+                await stage.store.executor.write(lambda c: c.execute(update, values).close())
+
+            assert await looked() is CrawlState.RUNNING
+            published = 46
+            await stage.turn(Verb.RETRY_FAILED)
+            await looked()
+            await applied(45)
+            assert await looked() is CrawlState.RUNNING, "the command is not applied yet"
+            await applied(46)
+            assert await looked() is CrawlState.FINISHED
 
     asyncio.run(story())

@@ -49,9 +49,11 @@ class Busy:
     def check(self) -> FinishedCheck:
         return FinishedCheck([P], cast(Store, _Tables(self)), cast(Broker, self))
 
-    async def look(self, check: FinishedCheck, *crawls: CrawlId, revision: int = 1) -> Mapping[CrawlId, Finished]:
+    async def look(
+        self, check: FinishedCheck, *crawls: CrawlId, revision: int = 1, verbs: int = 1
+    ) -> Mapping[CrawlId, Finished]:
         """One pass over the crawls, by whose end more was published and more applied."""
-        ended = {(crawl_id, Revision(revision)): _no_budget for crawl_id in crawls or (DONE,)}
+        ended = {(crawl_id, Revision(revision), verbs): _no_budget for crawl_id in crawls or (DONE,)}
         found = await check.once(ended, self.positions)
         self.last += 10
         return found
@@ -127,7 +129,7 @@ def test_crawls_finishing_in_turn_wait_for_their_own_reports() -> None:
     on(story)
 
 
-@pytest.mark.parametrize("change", ["moved", "leased", "revision", "paused"])
+@pytest.mark.parametrize("change", ["moved", "leased", "revision", "verb", "paused"])
 def test_a_crawl_that_changes_meanwhile_waits_for_what_is_published_by_then(change: str) -> None:
     async def story(busy: Busy, check: FinishedCheck) -> None:
         for _ in range(4):
@@ -139,7 +141,8 @@ def test_a_crawl_that_changes_meanwhile_waits_for_what_is_published_by_then(chan
             assert await busy.look(check, OTHER) == {}
         busy.counters[DONE] = Counters(version=2 if change == "moved" else 1)
         revision = 2 if change == "revision" else 1
-        found = [bool(await busy.look(check, revision=revision)) for _ in range(6)]
+        verbs = 2 if change == "verb" else 1
+        found = [bool(await busy.look(check, revision=revision, verbs=verbs)) for _ in range(6)]
         assert found == [False] * 5 + [True]
 
     on(story)
