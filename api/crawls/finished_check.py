@@ -4,7 +4,8 @@ The wait is needed because a report that is not applied yet may add URLs to the 
 steps:
 
 1. Require that no URL is leased. Also require that no URL is queued, or that the crawl ends in spite of queued URLs,
-   for example because a budget is spent. Note the version of the counters.
+   for example because a budget is spent. Note the version of the counters. Require that no command of the crawl is in
+   progress or waits to be published.
 2. Note, for each partition, the sequences of its last published outcome and discovery. Commands count as outcomes.
 3. Wait until every partition has applied its reports up to these sequences. This may take several passes. Reports that
    are published later are not awaited.
@@ -178,6 +179,10 @@ class FinishedCheck:
         self._rounds = [each for each in rounds if each.crawls]
         waiting = {active for each in self._rounds for active in each.crawls}
         new = {active: version for active, version in resting.items() if active not in proven | waiting}
+        if new:
+            # Read before the last sequences: a command that a schedule has not published yet has none.
+            commands = await self._store.crawls_with_commands([active[0] for active in new])
+            new = {active: version for active, version in new.items() if active[0] not in commands}
         if new and len(self._rounds) < MAX_ROUNDS:
             begun = await self._begun(new)
             if begun.applied(await applied()):

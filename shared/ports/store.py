@@ -384,8 +384,9 @@ class Store(Protocol):
         ...
 
     async def crawls_with_commands(self, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-        """Return the crawls in `crawl_ids` that have a command in progress in any partition.
+        """Return the crawls in `crawl_ids` with a command in progress in any partition, or with one to be published.
 
+        A schedule applies `retry-failed` in one transaction, and the leader publishes the command after that.
         Commands that were committed before the call are always seen.
         """
 

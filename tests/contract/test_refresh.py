@@ -301,3 +301,31 @@ def test_refresh_waits_for_retries_that_an_owner_applies_late(new_tables: Opened
             assert await looked() is CrawlState.FINISHED
 
     asyncio.run(story())
+
+
+def test_refresh_waits_for_a_scheduled_retry_that_is_not_published(new_tables: Opened) -> None:
+    async def story() -> None:
+        async with new_tables() as tables:
+            stage = Stage(tables)
+            crawl = await stage.put(AGAIN.replace("[]", '[{"url": "http://a.test/"}]'))
+            await stage.store.executor.write(
+                lambda c: c.execute(text("UPDATE partitions SET stream_created_ns = 1")).close()
+            )
+            master = Master(tables)
+            await stage.turn(Verb.REFRESH)
+            await stage.ended()
+            assert (await stage.fired(Verb.RETRY_FAILED)).outcome == "fired"
+
+            async def looked() -> CrawlState:
+                for _ in range(3):
+                    await master.look()
+                row = await tables.store.crawl(crawl.crawl_id)
+                assert row is not None
+                return row.state
+
+            assert await looked() is CrawlState.RUNNING
+            [command] = await stage.schedules.commands(None, 10)
+            await stage.schedules.commanded(command)
+            assert await looked() is CrawlState.FINISHED
+
+    asyncio.run(story())

@@ -56,7 +56,8 @@ _IN_PROGRESS = text(
     " WHERE partition = :partition ORDER BY number"
 )
 _CRAWLS_WITH: Final = text(
-    "SELECT DISTINCT crawl_id FROM commands_in_progress WHERE crawl_id IN :crawl_ids"
+    "SELECT crawl_id FROM commands_in_progress WHERE crawl_id IN :crawl_ids UNION SELECT crawl_id FROM schedule_effects"
+    " WHERE command IS NOT NULL AND NOT commanded AND crawl_id IN :crawl_ids"
 ).bindparams(bindparam("crawl_ids", expanding=True))
 
 _BY_KIND: Final = text(
@@ -233,7 +234,7 @@ def in_progress(connection: Connection, partition: Partition) -> tuple[CommandRu
 
 
 def crawls_with_commands(connection: Connection, crawl_ids: Collection[CrawlId]) -> Collection[CrawlId]:
-    """Return which of the crawls have a command in progress in any partition (Store.crawls_with_commands)."""
+    """Return which of the crawls have a command in progress or to be published (Store.crawls_with_commands)."""
     return {
         CrawlId(n)
         for some in chunked(crawl_ids)
