@@ -385,6 +385,30 @@ def test_added_recrawl_keeps_the_rules_of_patterns_and_the_last_comparison(on_st
     on_store(story)
 
 
+def test_page_fetched_once_is_due_again_by_the_rules_of_a_later_spec(on_store: OnStore) -> None:
+    """Its rule had the policy `never`, so it stayed done when the section was removed and added again."""
+
+    async def story(t: Tables) -> None:
+        row = await pages(t, 2)
+        never = {"match": f"/{row.urls[row.order[0]].url.rpartition('/')[2]}$", "policy": "never"}
+        fixed: dict[str, object] = {"policy": "fixed", "min_s": 60}
+        due: list[tuple[object, ...]] = [(UrlState.WAITING, NOW_MS + 60_000, None)] * 2
+        steps: list[tuple[dict[str, object] | None, list[tuple[object, ...]]]] = [
+            (fixed | {"by_pattern": [never]}, [(UrlState.DONE, 0, "fetched_once"), due[0]]),
+            (None, [(UrlState.DONE, 0, "fetched_once"), (UrlState.DONE, 0, None)]),
+            (fixed, due),
+        ]
+        await t.command(CommandKind.RECRAWL, id="first", every_ms=0)
+        for number, (recrawl, expected) in enumerate(steps):
+            await t.store.put_crawl("docs", spec() if recrawl is None else spec(recrawl=recrawl), NOW_MS)
+            await t.command(CommandKind.RECRAWL, id=str(number), every_ms=60_000 if recrawl else 0)
+            found = {bytes(key): rest for key, *rest in t.rows("SELECT fingerprint, state, rank, reason FROM urls")}
+            assert [tuple(found[key]) for key in row.order] == expected
+        assert t.rows(COUNTS) == [(2, 0, 0, 2, 0, 2, 0)]
+
+    on_store(story)
+
+
 def test_deleted_crawl_leaves_no_version_and_no_change(on_store: OnStore) -> None:
     async def story(t: Tables) -> None:
         row = await pages(t, 2)

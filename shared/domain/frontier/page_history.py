@@ -26,9 +26,9 @@ GONE: Final = "gone"
 """The reason that is stored with a URL in the state DONE if its page is gone."""
 
 FETCHED_ONCE: Final = "fetched_once"
-"""The reason that is stored with a URL in the state DONE if the URL was fetched and is never to be fetched again.
+"""The reason that is stored with a URL in the state DONE if the URL was fetched, and its recrawl policy is `never`.
 
-The recrawl policy `never` of the spec causes this.
+The URL is fetched again only if a later spec has another policy for it.
 """
 
 QUIET: Final = "quiet"

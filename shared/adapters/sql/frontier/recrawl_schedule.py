@@ -30,12 +30,13 @@ _SOME: Final = f"SELECT fingerprint FROM urls WHERE {_OF_HOST} AND {BEHIND} ORDE
 _SITEMAPS: Final = ", ".join(str(kind_flags(kind)) for kind in UrlKind if kind.listing)
 _DONE_PAGE: Final = (
     f"state = 3 AND (flags & {COUNTED_AS_PAGE} <> 0 OR flags & {KIND_BITS} IN ({_SITEMAPS}))"
-    f" AND coalesce(reason, '') NOT IN ('{GONE}', '{FETCHED_ONCE}', '{QUIET}') AND {UNMARKED}"
+    f" AND coalesce(reason, '') NOT IN ('{GONE}', '{QUIET}') AND {UNMARKED}"
 )
 _WAITING_PAGE: Final = f"state = 1 AND flags & {REVISIT} <> 0 AND {UNMARKED}"
 _DONE: Final = {
     dialect: text(
-        "SELECT u.fingerprint, u.url, f.at_ms, f.recrawl FROM (SELECT crawl_id, host_id, fingerprint, url FROM urls"
+        "SELECT u.fingerprint, u.url, u.reason, f.at_ms, f.recrawl"
+        " FROM (SELECT crawl_id, host_id, fingerprint, url, reason FROM urls"
         f" WHERE {_OF_HOST} AND {_DONE_PAGE} AND {among.format(_SOME)}) u LEFT JOIN fetches f"
         " ON f.crawl_id = u.crawl_id AND f.host_id = u.host_id AND f.fingerprint = u.fingerprint"
     )
@@ -146,7 +147,7 @@ def _begin(
 
     A page becomes due when the least interval of its rule has passed since the page was last compared with its stored
     version. Without a comparison, the interval begins at the fetch that stored the page. A page whose rule has the
-    policy `never` stays done.
+    policy `never` stays done. A page that was fetched once by an earlier spec is judged by the present rules, too.
 
     Return the number of URLs that wait now, and what to add to counters of the crawl other than `queued` and `done`.
     """
@@ -156,7 +157,8 @@ def _begin(
     for row in connection.execute(_DONE[connection.dialect.name], keys):
         interval, key = rules.of(whole(row.url, host)), (*place, bytes(row.fingerprint))
         if interval.policy is RecrawlPolicy.NEVER:
-            once.append((FETCHED_ONCE, *key))
+            if row.reason != FETCHED_ONCE:
+                once.append((FETCHED_ONCE, *key))
             continue
         history = decoded(None if row.recrawl is None else bytes(row.recrawl), row.at_ms or 0)
         due.append((history.checked_ms + interval.min_ms, *key))
