@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from api.frontier.host_shares import NEVER, CrawlQueue, HostShares
 from shared.domain.frontier.politeness import HostHealth, shard_part, shard_size
-from shared.domain.frontier.store_model import QueueRow
+from shared.domain.frontier.store_model import HostChange, QueueRow
 from shared.domain.ids import CrawlId, HostId
 
 LEAD_S: Final = 0.25
@@ -215,6 +215,27 @@ def facts_of(row: QueueRow) -> HostFacts:
     )
 
 
+def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
+    """Return the update that stores `facts` in a host's SQL row, with `now_ms` as the time of the host's last visit."""
+    health = facts.health
+    return HostChange(
+        host_id=host_id,
+        crawl_delay_ms=facts.crawl_delay_ms,
+        latency_ms=facts.latency_ms,
+        failures=health.failures,
+        unreachable=health.unreachable,
+        last_failure_ms=health.last_failure_ms,
+        last_failure=facts.last_failure,
+        blocked_until_ms=health.blocked_until_ms,
+        recent=health.recent,
+        slowed_ms=health.slowed_ms,
+        asked_ms=health.asked_ms,
+        silent_since_ms=health.silent_since_ms,
+        visited_at_ms=now_ms,
+        ip=facts.ip,
+    )
+
+
 def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
     """Return the maximum number of URLs in the queue's next shard, at most `queue.cap` if that is set.
 
@@ -231,3 +252,13 @@ def shard_limit(host: Host, queue: CrawlQueue, due: int = 0) -> int:
         # Latency is kept in whole milliseconds, so a host that answers in less than one has 0.
         max_count = min(max_count, shard_part(queue.queued + due, queue.slots, max(host.facts.latency_ms, 1) / 1000))
     return min(max_count, queue.cap) if queue.cap else max_count
+
+
+def grown_cap(cap: int) -> int | None:
+    """Return the queue's new limit of URLs per shard after a successful shard. None: the limit stays as it is.
+
+    The new limit is twice the present limit `cap`, or 0 (no limit) if `cap` is 250 or more. If `cap` is 0, return None.
+    """
+    if cap == 0:
+        return None
+    return 0 if cap >= 250 else cap * 2

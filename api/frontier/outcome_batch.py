@@ -16,21 +16,19 @@ from api.frontier.dead_letters import letter_of_shard
 from api.frontier.dispatch_crawls import DispatchCrawl, DispatchCrawls, adaptive_schedule
 from api.frontier.host_queues import HostQueues
 from api.frontier.host_shares import CrawlQueue
-from api.frontier.hosts import Host, HostFacts
+from api.frontier.hosts import Host, HostFacts, grown_cap, host_change
 from api.frontier.leases import SPLIT_BY, Leases, TrackedLease
 from api.frontier.outcome_facts import (
     RecrawlFetch,
+    after_denial,
     broken_off,
     count_losses,
     end_of,
     facts_after,
     facts_noted,
     fetch_row,
-    grown_cap,
-    host_change,
     reason_of,
     retry_after_s,
-    uncount,
 )
 from api.frontier.ownership import FrontierSettings
 from shared.domain.frontier.failure import HOST_UNREACHABLE, Decision, decide, policy_for
@@ -237,11 +235,12 @@ class OutcomeBatch:
 
     def _result(self, held: TrackedLease, crawl: DispatchCrawl, url: LeasedUrl, result: UrlOutcome) -> None:
         fingerprint = Fingerprint(result.fingerprint)
-        crawl_id, host_id = held.row.crawl_id, held.row.host_id
+        crawl_id, place = held.row.crawl_id, (*_key(held), fingerprint)
+        adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
         if result.end == UrlEnd.DENIED:
-            self.changes.tallies[crawl_id, "excluded", reason := result.reason or "denied"] += 1
-            uncount(self.changes, (crawl_id, host_id, fingerprint), url)
-            self._settle_url(held, fingerprint, url, UrlState.EXCLUDED, 0, url.attempt - 1, reason)
+            denied, queue = (crawl, place, url, result.reason or "denied", self.now_ms), self.hosts.queue(*_key(held))
+            made = after_denial(self.changes, *denied, queue, adaptive)
+            self._settle_url(held, fingerprint, url, made.state, made.rank, made.attempts, made.reason, made.flags)
             return
         decision = self._decide(held, crawl, url, result)
         self._health(held, crawl, decision, result)
@@ -250,9 +249,8 @@ class OutcomeBatch:
             self.changes.tallies[crawl_id, "status", str(result.status)] += 1
         page = decision.state is UrlState.DONE and 200 <= result.status < 300 and result.record is not None
         page = page and result.entries < 0 and not url.flags & IS_REQUISITE
-        recrawl, place = crawl.recrawl_of(url), (crawl_id, host_id, fingerprint)
+        recrawl = crawl.recrawl_of(url)
         if recrawl is not None and (page or url.last is not None or result.entries > 0):
-            adaptive = adaptive_schedule(self.recrawls.get(crawl_id), crawl, self.partition, self.now_ms)
             of = (crawl, recrawl, place, url, result, decision, page, held.row.spec, self.now_ms)
             made = RecrawlFetch(*of, adaptive).verdict(self.changes, self.hosts.queue(*_key(held)))
             if page and made.finding is Finding.NEW:

@@ -9,20 +9,30 @@ from msgspec.structs import replace
 from api.frontier.dispatch_crawls import DispatchCrawl
 from api.frontier.host_shares import CrawlQueue
 from api.frontier.hosts import HostFacts
-from shared.domain.crawl.recrawl_rules import CompiledRecrawl
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl, compiled
+from shared.domain.crawl.scope import ExclusionReason
 from shared.domain.crawl.scope_change import BY_SCOPE
 from shared.domain.explain.excluded_links import SCOPE, ExcludedLink, encoded, kept, losses
 from shared.domain.frontier.change_rate import decoded
+from shared.domain.frontier.denied_visits import judge_denied, uncount
 from shared.domain.frontier.failure import Category, Decision, HostEffect, policy_for
 from shared.domain.frontier.page_history import ChangeKind, change_of
-from shared.domain.frontier.page_visits import Finding, PageVerdict, Visited, is_unchanged, judge_page, rate_before
+from shared.domain.frontier.page_visits import (
+    Finding,
+    PageVerdict,
+    Visited,
+    is_unchanged,
+    judge_page,
+    links_again,
+    rate_before,
+)
 from shared.domain.frontier.politeness import UNREACHABLE_BASE_S
 from shared.domain.frontier.recrawl_pages import SITEMAPS, AdaptiveSchedule, bucket_for, counted, without_rate
 from shared.domain.frontier.revisits import RevisitRow, Superseded
 from shared.domain.frontier.signals import HostSignals, signals_of
 from shared.domain.frontier.sitemap_visits import is_sitemap, judge_sitemap
 from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, REVISIT, UrlEnd, UrlKind, UrlState, kind_of
-from shared.domain.frontier.store_model import Changes, FetchRow, HostChange, LeasedUrl
+from shared.domain.frontier.store_model import Changes, FetchRow, LeasedUrl
 from shared.domain.ids import CrawlId, Fingerprint, HostId
 from shared.domain.web.fetch import FailureKind, Truncation
 from shared.domain.web.robots import BY_DIRECTIVE, BY_TYPE
@@ -236,37 +246,6 @@ def facts_noted(
     return replace(facts, health=health, last_failure=f"{note.failure} {note.detail}".strip())
 
 
-def grown_cap(cap: int) -> int | None:
-    """Return the queue's new limit of URLs per shard after a successful shard. None: the limit stays as it is.
-
-    The new limit is twice the present limit `cap`, or 0 (no limit) if `cap` is 250 or more. If `cap` is 0, return None.
-    """
-    if cap == 0:
-        return None
-    return 0 if cap >= 250 else cap * 2
-
-
-def host_change(host_id: HostId, facts: HostFacts, now_ms: int) -> HostChange:
-    """Return the update that stores `facts` in a host's SQL row, with `now_ms` as the time of the host's last visit."""
-    health = facts.health
-    return HostChange(
-        host_id=host_id,
-        crawl_delay_ms=facts.crawl_delay_ms,
-        latency_ms=facts.latency_ms,
-        failures=health.failures,
-        unreachable=health.unreachable,
-        last_failure_ms=health.last_failure_ms,
-        last_failure=facts.last_failure,
-        blocked_until_ms=health.blocked_until_ms,
-        recent=health.recent,
-        slowed_ms=health.slowed_ms,
-        asked_ms=health.asked_ms,
-        silent_since_ms=health.silent_since_ms,
-        visited_at_ms=now_ms,
-        ip=facts.ip,
-    )
-
-
 def retry_after_s(asked: UrlOutcome | HostNote) -> float | None:
     """Return the seconds that the server asked to wait (Retry-After), or None if it asked for none."""
     return asked.retry_after_ms / 1000 if asked.retry_after_ms >= 0 else None
@@ -430,13 +409,35 @@ class RecrawlFetch(Struct):
         return after
 
 
-def uncount(changes: Changes, place: tuple[CrawlId, HostId, Fingerprint], url: LeasedUrl) -> None:
-    """Subtract a stored page or sitemap from the counts of URLs that are fetched again, if it was counted."""
-    if url.last is None or not url.last.history.rate:
-        return
-    for kind, bucket, n in counted(url.last.history, page=bool(url.flags & COUNTED_AS_PAGE)):
-        changes.tallies[place[0], kind, str(bucket)] -= n
-    changes.revisited.append(RevisitRow(*place, without_rate(url.last.history).encoded()))
+def after_denial(
+    changes: Changes,
+    crawl: DispatchCrawl,
+    place: tuple[CrawlId, HostId, Fingerprint],
+    url: LeasedUrl,
+    reason: str,
+    now_ms: int,
+    queue: CrawlQueue | None,
+    adaptive: AdaptiveSchedule | None,
+) -> PageVerdict:
+    """Return the new state of a URL that the rule `reason` forbids to request. Add to `changes` what else changes.
+
+    A stored page that is fetched again may wait (`judge_denied`), since robots.txt may permit it later. Any other URL
+    is excluded. `queue`, `adaptive`: as in `RecrawlFetch`.
+    """
+    last = url.last
+    if reason == ExclusionReason.ROBOTS and last is not None and (crawl.spec.recrawl.used or url.flags & REVISIT):
+        pages = 0 if queue is None else queue.pages
+        made = judge_denied(compiled(crawl.spec.recrawl), url, last.history, now_ms, pages=pages, adaptive=adaptive)
+        if made.state is UrlState.WAITING:
+            if links_again(url, crawl.max_depth):
+                # The next request must bring the body, so that the links of the page are read at its new depth.
+                changes.revisited.append(RevisitRow(*place, last.history.encoded(), "", ""))
+            return made
+    else:
+        changes.tallies[place[0], "excluded", reason] += 1
+        made = PageVerdict(Finding.FAILED, UrlState.EXCLUDED, 0, url.attempt - 1, reason, url.flags, None)
+    uncount(changes, place, url)
+    return made
 
 
 def uncount_sitemap(changes: Changes, crawl_id: CrawlId, url: LeasedUrl) -> None:

@@ -137,6 +137,28 @@ def test_spent_page_budget_stops_new_pages_and_no_refresh(tmp_path: Path) -> Non
         assert rows(folder, "SELECT sum(pages) FROM crawl_counters") == [(4,)]
 
 
+def test_stored_page_is_fetched_again_once_robots_permits_it_again(tmp_path: Path) -> None:
+    """It was excluded for good. The spec forbids and permits it here, since robots.txt is kept for a day."""
+    folder, file = tmp_path / "site.crawl", tmp_path / "spec.json"
+    start = ("--spec", file, "--refresh", "--allow-net", "127.0.0.0/8", "--json", "--out", folder)
+    with serving() as site:
+        site.pages = {"/": page("start", "/a"), "/a": page("a"), "/robots.txt": "User-agent: *\nDisallow: /"}
+        spec = {"seeds": [site.url], "recrawl": {"policy": "fixed", "min_s": INTERVAL_S}}
+        for obey, asked, reasons in (
+            (False, ["/", "/a"], [(1, "new"), (1, "new")]),
+            (True, [], [(1, "robots"), (1, "robots")]),
+            (False, ["/", "/a"], [(1, "changed"), (1, "unchanged")]),
+        ):
+            file.write_text(json.dumps({**spec, "politeness": {"delay_s": 0, "obey_robots": obey}}))
+            summary = orb("crawl", *start)
+            assert (summary["end"], summary["finished_reason"], summary["pages"]) == ("finished", "refreshed", 2)
+            assert summary["identities"] == {"urls": 0, "links": 0}
+            assert [path for path, _, _ in site.taken()] == asked
+            assert rows(folder, "SELECT state, reason FROM urls ORDER BY reason") == reasons
+            site.pages["/a"] = page("a, edited")
+            time.sleep(INTERVAL_S)
+
+
 def test_odd_validators_and_304_without_a_page_are_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "site.crawl"
     with serving() as site:

@@ -12,6 +12,7 @@ from shared.domain.crawl.state import CANCELLED, COMPLETE, CrawlStatus
 from shared.domain.explain.rule_checks import ExplainContext, RuleCheck, blocking_reason, rule_checks
 from shared.domain.explain.sentences import moment, why
 from shared.domain.frontier.failure import HOST_UNREACHABLE
+from shared.domain.frontier.page_history import PageHistory
 from shared.domain.frontier.politeness import FOREVER_MS
 from shared.domain.frontier.states import CrawlState, UrlKind, UrlState
 from shared.domain.frontier.store_model import Counters
@@ -46,6 +47,15 @@ def test_advice_for_given_up_host_fits_the_crawls_state() -> None:
     assert said[-1] == "What can be done: `orb ctl retry-failed docs` tries it again once the host can be reached."
     reset = view(UrlState.FAILED, reason="reset")
     assert why(reset, spec, NOW_MS, retry="orb ctl retry-failed docs")[-1].endswith("docs` tries it again.")
+
+
+def test_stored_page_that_robots_forbids_says_that_it_is_due_again() -> None:
+    spec = parse_spec({"seeds": ["http://a.test/"], "recrawl": {"policy": "fixed", "min_s": 60}})
+    fetch = FetchView(NOW_MS - 9_000, 200, True, None, None, 5, 9, "text/html", b"", None, None, None, None, "", 0, ())
+    known = view(UrlState.WAITING, reason="robots", due_ms=NOW_MS + 60_000, fetch=fetch, history=PageHistory())
+    said = why(known, spec, NOW_MS, retry="")
+    assert "It is fetched again" in said[0]
+    assert said[1] == "It was due before, but robots.txt forbade the request. What is stored stays."
 
 
 def judged(

@@ -5,13 +5,14 @@ from dataclasses import replace
 from msgspec import structs
 
 from api.frontier.capacity import spent_in
+from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.spec_parse import parse_spec
 from shared.domain.frontier.counters import Counters
 from shared.domain.frontier.page_history import ChangeKind, PageHistory, decoded
 from shared.domain.frontier.recrawl_pages import RATES, SITEMAPS, RecrawlPages
 from shared.domain.frontier.revisits import LastFetch
 from shared.domain.frontier.states import COUNTED_AS_PAGE, LOSSES_COUNTED, RETRY, REVISIT, UrlEnd, UrlState
-from shared.domain.frontier.store_model import Changes
+from shared.domain.frontier.store_model import Changes, LeasedUrl
 from shared.wire.messages import Record, UrlOutcome
 from tests.unit.test_settle import CRAWL, NOW_MS, Desk, P, fingerprint, lease_id, outcome
 
@@ -167,15 +168,75 @@ def test_outcome_after_recrawl_was_removed_keeps_the_versions_of_the_page() -> N
     assert [each.fingerprint for each in changes.revisited] == [fingerprint(1, n) for n in (2, 3)]
 
 
-def denied(n: int) -> UrlOutcome:
-    return UrlOutcome(fingerprint(1, n), UrlEnd.DENIED, NOW_MS, reason="robots_denied")
+def denied(n: int, reason: str = OWNER) -> UrlOutcome:
+    return UrlOutcome(fingerprint(1, n), UrlEnd.DENIED, NOW_MS, reason=reason)
+
+
+def leased(made: Desk, n: int) -> LeasedUrl:
+    held = made.leases.get(lease_id(1))
+    assert held is not None
+    return held.row.urls[fingerprint(1, n)]
 
 
 def moved_by(changes: Changes, kind: str = RATES) -> int:
     return sum(n for (_, each, _), n in changes.tallies.items() if each == kind)
 
 
-def test_stored_page_that_is_denied_counts_no_more() -> None:
+def test_stored_page_that_robots_forbids_waits_for_its_next_fetch() -> None:
+    """It was excluded, and never fetched again after one day of `Disallow: /`."""
+    made = desk(min_s=600, by_pattern=[{"match": "/2$", "policy": "never"}])
+    leased(made, 1).flags |= RETRY
+    changes = settled(made, *(denied(n, "robots") for n in range(4)))
+    made.audit()
+    found = {each.fingerprint: (each.state, each.rank, each.attempts, each.reason, each.flags) for each in changes.urls}
+    waiting = (UrlState.WAITING, NOW_MS + 600_000, 0, "robots", COUNTED_AS_PAGE | REVISIT)
+    never = (UrlState.DONE, 0, 0, "fetched_once", COUNTED_AS_PAGE)
+    excluded = (UrlState.EXCLUDED, 0, 0, "robots", 0)
+    assert [found[fingerprint(1, n)] for n in range(4)] == [excluded, waiting, never, waiting]
+    assert (made.counters["revisits"], made.counters["revisiting"], made.counters["retries"]) == (2, 0, 0)
+    assert (made.counters["fetches"], made.counters["pages"], changes.fetches) == (0, 0, [])
+    assert changes.tallies[CRAWL, "excluded", "robots"] == 1
+    assert moved_by(changes) == -1, "only the page that is done counts no more"
+    assert [each.fingerprint for each in changes.revisited] == [fingerprint(1, 2)]
+
+
+def test_denied_page_keeps_its_rate_and_waits_by_the_adaptive_policy() -> None:
+    made = desk(policy="adaptive", min_s=60, requests_per_day=10)
+    recrawl = made.crawl.recrawl
+    assert recrawl is not None
+    draft = replace(made.draft(), recrawls={CRAWL: RecrawlPages(10, recrawl.of(""), {RATES: {56: 3}}, NOW_MS)})
+    draft.outcome(outcome(1, denied(1, "robots"), final=False))
+    [change] = draft.changes.urls
+    assert change.rank > NOW_MS + 60_000, "ten requests a day do not fetch three pages each minute"
+    assert (moved_by(draft.changes), draft.changes.revisited) == (0, [])
+
+
+def test_denied_page_that_is_found_nearer_is_requested_without_a_condition() -> None:
+    made = desk()
+    made.crawl.spec = structs.replace(made.crawl.spec, scope=structs.replace(made.crawl.spec.scope, max_depth=5))
+    made.leases.lower(lease_id(1), fingerprint(1, 1), 1)
+    [row] = settled(made, denied(1, "robots"), denied(2, "robots")).revisited
+    assert (row.fingerprint, row.etag, row.last_modified) == (fingerprint(1, 1), "", "")
+    assert decoded(row.recrawl, 0).rate == 7 << 20
+
+
+def test_gone_page_that_robots_forbids_is_gone_again() -> None:
+    made = desk()
+    url = leased(made, 1)
+    assert url.last is not None
+    url.last = structs.replace(url.last, history=structs.replace(url.last.history, misses=2, rate=0))
+    gone = next(each for each in settled(made, denied(1, "robots")).urls if each.fingerprint == fingerprint(1, 1))
+    assert (gone.state, gone.reason) == (UrlState.DONE, "gone")
+
+
+def test_page_denied_after_recrawl_was_removed_is_done() -> None:
+    made = desk()
+    made.crawl.spec = parse_spec({"seeds": ["http://a.test/"]})
+    changes = settled(made, *(denied(n, "robots") for n in range(4)))
+    assert [each.state for each in changes.urls] == [UrlState.EXCLUDED, *[UrlState.DONE] * 3]
+
+
+def test_stored_page_that_is_excluded_counts_no_more() -> None:
     changes = settled(desk(), denied(0), denied(1), denied(2))
     assert moved_by(changes) == -2, "the new URL did not count"
     assert {each.fingerprint: decoded(each.recrawl, 0).rate for each in changes.revisited} == {
@@ -185,11 +246,21 @@ def test_stored_page_that_is_denied_counts_no_more() -> None:
     assert {(each.etag, each.last_modified) for each in changes.revisited} == {(None, None)}
 
 
-def test_denied_sitemap_counts_no_more() -> None:
+def test_sitemap_that_robots_forbids_waits_and_keeps_its_quiet_fetches() -> None:
+    made = desk(min_s=600, max_s=6000)
+    url = leased(made, 1)
+    assert url.last is not None
+    url.flags, quiet = REVISIT, structs.replace(url.last.history, compared=2)
+    url.last = structs.replace(url.last, history=quiet)
+    changes = settled(made, denied(1, "robots"))
+    found = next(each for each in changes.urls if each.fingerprint == fingerprint(1, 1))
+    assert (found.state, found.rank, found.flags) == (UrlState.WAITING, NOW_MS + 2_400_000, REVISIT)
+    assert (moved_by(changes, SITEMAPS), changes.revisited) == (0, [])
+
+
+def test_excluded_sitemap_counts_no_more() -> None:
     made = desk()
-    held = made.leases.get(lease_id(1))
-    assert held is not None
-    held.row.urls[fingerprint(1, 1)].flags = REVISIT
+    leased(made, 1).flags = REVISIT
     changes = settled(made, denied(1))
     assert (moved_by(changes), moved_by(changes, SITEMAPS)) == (0, -1)
     assert [decoded(each.recrawl, 0).rate for each in changes.revisited] == [0]

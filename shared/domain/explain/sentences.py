@@ -251,6 +251,8 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
             sentences = [
                 f"{_fetched(view)} It is fetched again {_when(view.due_ms, now_ms)}: {interval_of(view, spec)}."
             ]
+            if view.reason == ExclusionReason.ROBOTS:
+                sentences.append("It was due before, but robots.txt forbade the request. What is stored stays.")
             sentences += _waits(view, spec, now_ms)
         case UrlState.WAITING:
             sentences = [
@@ -407,11 +409,9 @@ def interval_of(view: UrlView, spec: CrawlSpec) -> str:
     else:
         text = f"{place} fetches it every {interval.min_ms / 1000:g} s"
     history = view.history
-    if history is None or not (history.compared or history.signalled):
-        return text
-    if history.signalled:
+    if history is not None and history.signalled:
         text += "; its sitemap or feed has a change after its last fetch"
-    if not history.compared:
+    if history is None or not history.compared:
         return text
     return f"{text}; {history.changes.bit_count()} of the last {history.compared} fetches found a change"
 

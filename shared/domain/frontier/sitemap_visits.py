@@ -6,7 +6,7 @@ shortest one when something is new. After a number of fetches in a row that foun
 
 from msgspec.structs import replace
 
-from shared.domain.crawl.recrawl_rules import CompiledRecrawl
+from shared.domain.crawl.recrawl_rules import CompiledRecrawl, PageInterval
 from shared.domain.crawl.recrawl_spec import RecrawlPolicy
 from shared.domain.frontier.failure import Decision
 from shared.domain.frontier.page_history import FETCHED_ONCE, QUIET, REMEMBERED, PageHistory
@@ -88,9 +88,16 @@ def judge_sitemap(
     postponed = history.signalled and history.quiet == max_quiet < REMEMBERED
     if history.quiet >= max_quiet and not postponed:
         return PageVerdict(finding, UrlState.DONE, 0, 0, QUIET, flags, replace(history, rate=0))
-    if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
-        wait_ms = adaptive.sitemap_wait_ms(interval, history.quiet, pages)
-    else:
-        wait_ms = sitemap_wait_ms(interval, history.quiet, 0)
+    wait_ms = sitemap_interval_ms(interval, history.quiet, pages, adaptive)
     history = replace(history, rate=sitemap_code(wait_ms))
     return PageVerdict(finding, UrlState.WAITING, now_ms + wait_ms, 0, finding.value, flags | REVISIT, history)
+
+
+def sitemap_interval_ms(interval: PageInterval, quiet: int, pages: int, adaptive: AdaptiveSchedule | None) -> int:
+    """Return the ms until the next fetch of a sitemap or feed, after `quiet` fetches in a row that found nothing new.
+
+    `adaptive`, `pages`: as in `judge_sitemap`.
+    """
+    if adaptive is not None and interval.policy is RecrawlPolicy.ADAPTIVE:
+        return adaptive.sitemap_wait_ms(interval, quiet, pages)
+    return sitemap_wait_ms(interval, quiet, 0)
