@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: thin doors to tests/support, which knows nothing of pytest."""
 
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,10 @@ if settings().derandomize:
 
 # A picture of an exception with all its locals takes seconds, in which the loop that logs it stands still.
 ConsoleRenderer.get_active().exception_formatter = plain_traceback
+
+# Commands inherit that SIGINT is ignored, as where a script runs the tests in the background. Tests send them SIGINT.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 loop_leaks.watch()
 

@@ -67,7 +67,8 @@ class ProcessGroup:
     async def run(self, work: Callable[[], Awaitable[None]]) -> RunOutcome:
         """Await `work`, then kill the children that are left, and return how the run ended.
 
-        `work` starts children, waits for `over`, and drains the children.
+        `work` starts children, waits for `over`, and drains the children. SIGINT, SIGTERM and SIGHUP end the run. But
+        SIGINT and SIGHUP stay ignored if this process was started so.
         """
         with self._signals():
             async with asyncio.TaskGroup() as group:
@@ -168,7 +169,9 @@ class ProcessGroup:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # nohup ignores SIGHUP, and shells ignore SIGINT for background commands of scripts: these stay ignored.
+        at_will = (number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN)
+        numbers = (signal.SIGTERM, *at_will)
         for number in numbers:
             loop.add_signal_handler(number, self._interrupted, number)
         try:

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -54,10 +55,10 @@ def orb(*arguments: str | Path, code: int = 0, cwd: Path = ROOT) -> tuple[str, s
 
 
 @contextmanager
-def begun(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """A command that is under way; a block's end leaves nothing of it behind."""
+def begun(*arguments: str | Path, by: str = "env") -> Iterator[subprocess.Popen[str]]:
+    """A command that is under way, started by the program `by`; a block's end leaves nothing of it behind."""
     process = subprocess.Popen(
-        [*dying_with(os.getpid()), *command_line(*arguments)],
+        [*dying_with(os.getpid()), shutil.which(by) or by, *command_line(*arguments)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -170,6 +171,18 @@ def test_ctrl_c_drains_says_how_to_go_on_and_that_command_does(web: Served, tmp_
     whole(out, served, SLOW)
     # What was reported before the end is not fetched again.
     assert log_judge.fetched_more_than_once(served.log()) == {}
+
+
+def test_crawl_under_nohup_finishes_after_its_terminal_is_closed(web: Served, tmp_path: Path) -> None:
+    served, out = web(SMALL), tmp_path / "a.crawl"
+    served.answer(5)
+    with begun("crawl", f"{served.origins[0]}/", "--delay", "0", *OPEN, "--out", out, by="nohup") as first:
+        served.wait_served(5)
+        first.send_signal(signal.SIGHUP)
+        served.answer(None)
+        _, beside = first.communicate(timeout=WAIT_S)
+        assert first.returncode == 0, beside
+    whole(out, served, SMALL)
 
 
 def test_a_second_ctrl_c_stops_at_once_and_is_resumable(web: Served, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -52,6 +52,14 @@ class Living:
 
     def last_words(self) -> str:
         return ""
+
+
+@pytest.fixture(autouse=True)
+def _hang_up_is_not_ignored() -> Iterator[None]:
+    """Let SIGHUP end a run also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def ended(work: Callable[[ProcessGroup, list[str]], Awaitable[None]]) -> tuple[RunOutcome, list[str]]:
@@ -107,6 +115,26 @@ def test_closed_terminal_signals_twice_and_group_still_drains() -> None:
         await family.drain(["member"], ["engine"])
 
     assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_signal_that_the_command_inherited_as_ignored_ends_no_run(number: int) -> None:
+    async def work(family: ProcessGroup, ends: list[str]) -> None:
+        await two(family, ends)
+        send(number)
+        await asyncio.sleep(0)
+        assert not family.over.is_set()
+        assert signal.getsignal(number) == signal.SIG_IGN
+        send(signal.SIGTERM)
+        await family.over.wait()
+        await family.drain(["member"], ["engine"])
+
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert ended(work) == (RunOutcome(RunEnd.INTERRUPTED), ["member SIGTERM", "engine SIGTERM"])
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 def test_child_beyond_its_stop_time_is_killed() -> None:
