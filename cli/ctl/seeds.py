@@ -15,7 +15,7 @@ from typing import Final
 
 from cli.ctl.client import path
 from cli.ctl.reads import url_of
-from cli.ctl.upload import Upload, lines_of, pieces_of
+from cli.ctl.upload import Total, Upload, lines_of, pieces_of
 from cli.ctl.verb_context import VerbContext, Verbs
 from cli.local.spec_flags import labels_given
 from cli.terminal.exits import Exit, Usage
@@ -94,22 +94,40 @@ def _add(desk: VerbContext, arguments: argparse.Namespace) -> int:
         raise Usage("no seeds given: name URLs, or a file with -f.")
     upload = Upload(desk.client, path("crawls", arguments.crawl, "seeds"), arguments.upload_id or uuid.uuid4().hex)
     total = upload.total
+    try:
+        _send(upload, arguments)
+    except Usage:  # the lines before the defect of the file were sent
+        if total.pieces:
+            _report(desk, arguments.crawl, total)
+        raise
+    _report(desk, arguments.crawl, total)
+    return Exit.OK if total.accepted or not total.rejected else Exit.FAILED
+
+
+def _send(upload: Upload, arguments: argparse.Namespace) -> None:
+    """Send all seeds of the command line and the files. Show the progress on a terminal."""
+    total = upload.total
     context = _context(arguments)
-    for lines in _sources(arguments):
-        lines = (_with_context(line, context) for line in lines) if context else lines
-        for piece in pieces_of(lines):
-            upload.send(piece)
-            if total.pieces > 1 and sys.stderr.isatty():
-                print(f"\rorb: {total.lines:,} lines, {total.accepted:,} accepted", end="", file=sys.stderr)
-    if total.pieces > 1 and sys.stderr.isatty():
-        print(file=sys.stderr)
+    try:
+        for lines in _sources(arguments):
+            lines = (_with_context(line, context) for line in lines) if context else lines
+            for piece in pieces_of(lines):
+                upload.send(piece)
+                if total.pieces > 1 and sys.stderr.isatty():
+                    print(f"\rorb: {total.lines:,} lines, {total.accepted:,} accepted", end="", file=sys.stderr)
+    finally:
+        if total.pieces > 1 and sys.stderr.isatty():
+            print(file=sys.stderr)
+
+
+def _report(desk: VerbContext, crawl: str, total: Total) -> None:
+    """Print the first rejected lines, and the totals of the upload."""
     for line, url, reason in total.first_rejected[:_SHOWN]:
         desk.note(f"line {line:,} was rejected: {url}: {reason}" if url else f"line {line:,} was rejected: {reason}")
     if total.rejected > _SHOWN:
         desk.note(f"and {total.rejected - _SHOWN:,} more")
     counts = f"{total.accepted:,} accepted, {total.duplicate:,} duplicate, {total.rejected:,} rejected"
-    desk.output.done(f"crawl/{arguments.crawl}", f"seeds: {counts}", total.as_json())
-    return Exit.OK if total.accepted or not total.rejected else Exit.FAILED
+    desk.output.done(f"crawl/{crawl}", f"seeds: {counts}", total.as_json())
 
 
 def _context(arguments: argparse.Namespace) -> dict[str, object]:

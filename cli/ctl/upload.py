@@ -32,6 +32,7 @@ The server rejects a line of this length, so the rest of the line is not needed.
 """
 
 _FIRST_REASONS: Final = 10
+_SENT: Final = "The lines read before that were sent. Send a complete file for the rest: it adds no line twice."
 
 
 @dataclass(slots=True)
@@ -130,15 +131,23 @@ class Upload:
 
 
 def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines in lists (pieces) of at most `max_count` bytes. A longer line is a piece by itself."""
+    """Yield the lines in lists (pieces) of at most `max_count` bytes. A longer line is a piece by itself.
+
+    If `lines` raises Usage, because a file cannot be read further, first yield the lines before that.
+    """
     piece: list[bytes] = []
     size = 0
-    for line in lines:
-        if piece and size + len(line) + 1 > max_count:
+    try:
+        for line in lines:
+            if piece and size + len(line) + 1 > max_count:
+                yield piece
+                piece, size = [], 0
+            piece.append(line)
+            size += len(line) + 1
+    except Usage:
+        if piece:
             yield piece
-            piece, size = [], 0
-        piece.append(line)
-        size += len(line) + 1
+        raise
     if piece:
         yield piece
 
@@ -146,8 +155,8 @@ def pieces_of(lines: Iterable[bytes], max_count: int = PIECE_BYTES) -> Iterator[
 def lines_of(file: IO[bytes], name: str) -> Iterator[bytes]:
     """Yield the lines of a plain or gzip file without their line ends.
 
-    Raise Usage if gzip data is invalid or truncated. `name` names the file in messages. The file is read in blocks, so
-    it may have any size.
+    Raise Usage if gzip data is invalid or truncated, without yielding the line that is cut there. `name` names the file
+    in messages. The file is read in blocks, so it may have any size. Zero bytes after a gzip member are padding.
     """
     begin = file.read(len(_GZIP))
     pieces = _plain(file, begin)
@@ -172,18 +181,18 @@ def _unpacked(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
     gunzip, within = zlib.decompressobj(31), False
     try:
         for piece in pieces:
-            while piece:
+            while piece := piece if within else piece.lstrip(b"\0"):
                 yield gunzip.decompress(piece, _READ)
                 piece, within = gunzip.unconsumed_tail, True
                 if gunzip.eof:  # another gzip member may follow
                     piece = gunzip.unused_data
                     gunzip, within = zlib.decompressobj(31), False
     except zlib.error as error:
-        raise Usage(f"{name} is not valid gzip: {error}.") from None
+        raise Usage(f"{name} is not valid gzip: {error}. {_SENT}") from None
     if within:
         yield gunzip.flush()
     if within and not gunzip.eof:
-        raise Usage(f"{name} is truncated: its gzip stream has no end. The lines before that were sent.")
+        raise Usage(f"{name} is truncated: its gzip stream has no end. {_SENT}")
 
 
 def _kind(lines: list[bytes]) -> str:

@@ -1,5 +1,6 @@
 """Uploads of seeds: every line is sent until it is durable, at constant memory, and the same pieces always."""
 
+import argparse
 import gzip
 import io
 import json
@@ -11,8 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from cli.ctl.command import carried_out, configure
+from cli.ctl.output import CtlOutput
 from cli.ctl.problems import Refusal
 from cli.ctl.upload import Upload, lines_of, pieces_of
+from cli.ctl.verb_context import VerbContext
 from cli.terminal.exits import Usage
 from tests.support.api.scripted_masters import Masters, problem
 
@@ -141,6 +145,43 @@ def test_gzip_that_is_cut_or_is_none_further_on_is_said_to_be() -> None:
         list(lines_of(io.BytesIO(packed[:-20]), "f"))
     with pytest.raises(Usage, match="f is not valid gzip"):
         list(lines_of(io.BytesIO(packed + b"rubbish"), "f"))
+
+
+@pytest.mark.parametrize("defect", ["cut", "rubbish", "checksum"])
+def test_lines_before_a_defect_of_a_file_are_sent(defect: str) -> None:
+    packed = gzip.compress(b"\n".join(lines(1000)) + b"\n")
+    match defect:
+        case "cut":
+            packed = packed[:-300]
+        case "rubbish":
+            packed += b"rubbish"
+        case _:
+            packed = packed[:-8] + bytes(8)
+    found: list[bytes] = []
+    with pytest.raises(Usage, match="The lines read before that were sent"):
+        found.extend(line for piece in pieces_of(lines_of(io.BytesIO(packed), "f")) for line in piece)
+    assert found == lines(1000)[: len(found)], "no line is cut"
+    assert len(found) == 1000 if defect == "rubbish" else len(found) < 1000
+
+
+def test_upload_of_a_cut_file_sends_its_lines_and_prints_the_totals(tmp_path: Path) -> None:
+    cut, out, parser = tmp_path / "cut.gz", io.StringIO(), argparse.ArgumentParser()
+    cut.write_bytes(gzip.compress(b"\n".join(lines(1000)))[:-300])
+    configure(parser)
+    arguments = parser.parse_args(["seeds", "add", "docs", "-f", str(cut)])
+    masters = Masters(accepted)
+    with masters.client() as client, pytest.raises(Usage, match=r"cut\.gz is truncated"):
+        carried_out(arguments.carry_out, VerbContext(client, CtlOutput("table", out=out)), arguments)
+    [sent] = masters.asked
+    count = len(received(sent))
+    assert received(sent) == lines(1000)[:count]
+    assert out.getvalue() == f"crawl/docs seeds: {count} accepted, 0 duplicate, 0 rejected\n"
+
+
+def test_padding_after_gzip_members_is_skipped() -> None:
+    padding = bytes(1 << 19)  # longer than a block that is read
+    members = padding.join((gzip.compress(b"a\n"), gzip.compress(b"b\n"), b""))
+    assert list(lines_of(io.BytesIO(members), "f")) == [b"a", b"b"]
 
 
 def test_any_number_of_lines_takes_no_more_memory_than_a_few_pieces(tmp_path: Path) -> None:
