@@ -100,7 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
     path = wanted.folder.path
-    if wanted.spec.scope.mode is ScopeMode.PREFIX and (before is None or before.scope != wanted.spec.scope):
+    rescoped = False
+    if before is not None:
+        from shared.domain.crawl.scope_change import same_scope
+
+        rescoped = not same_scope(before, wanted.spec)
+    if wanted.spec.scope.mode is ScopeMode.PREFIX and (before is None or rescoped):
         from shared.domain.crawl.scope import prefixes
 
         below = [f"{host}{path}" for host, paths in prefixes(wanted.spec).items() for path in paths if path[-1] == "/"]
@@ -116,7 +121,7 @@ def _announce(wanted: CrawlRequest, before: CrawlSpec | None) -> None:
     if changed:
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         say(f"resuming in {path} with a changed spec: {'; '.join(changed[:4])}{more}")
-        for effect in effects(changed):
+        for effect in effects(changed, rescoped=rescoped):
             say(effect)
     elif wanted.arguments.refresh:
         say(f"resuming in {path}: what is new or due is fetched")

@@ -275,12 +275,15 @@ def changed_fields(old: CrawlSpec, new: CrawlSpec) -> list[str]:
     ]
 
 
-def effects(changed: list[str]) -> list[str]:
+def effects(changed: list[str], *, rescoped: bool = False) -> list[str]:
     """Return sentences that say how the changes of a spec affect the resumed crawl.
 
-    `changed` are the differences that `changed_fields` returned.
+    - `changed`: the differences that `changed_fields` returned.
+    - `rescoped`: True if the scope differs. Changed seeds alone can change it, for example in mode prefix.
     """
     sections = [re.split(r"[.:\[]", field, maxsplit=1)[0] for field in changed]
+    if rescoped:
+        sections.append("scope")
     return list(dict.fromkeys(_EFFECTS[section] for section in sections if section in _EFFECTS))
 
 

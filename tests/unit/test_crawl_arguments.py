@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.local.crawl import check_authorities, configure
+from cli.local.crawl import _announce, check_authorities, configure
 from cli.local.crawl_args import judged
+from cli.local.crawl_folder import CrawlFolder
 from cli.local.spec_flags import FLAGS, changed_fields, effects, seed_urls, stored
 from cli.local.up import MAX_MEMBERS
 from cli.main import main
@@ -282,6 +283,24 @@ def test_changed_flags_say_what_they_will_do() -> None:
     assert "up to the changed limits" in said(budget={"max_pages": 3})[0]
     assert "new seeds are added" in said(seeds=[URL, "https://b.example/"])[0]
     assert len(said(fetch={"contact": "a@b.example"}, politeness={"delay_s": 2})) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "rescoped"), [(("--scope", "prefix"), True), (("--extra-hops", "1"), True), ((), False)]
+)
+def test_seed_that_changes_the_scope_says_what_happens_to_queued_urls(
+    flags: tuple[str, ...], rescoped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = spec_of("http://a.test/a/", *flags)
+    folder = CrawlFolder(Path("p.crawl"))
+    folder.make()
+    folder.put_spec(before)
+    wanted = judged(parsed("http://b.test/b/", "--out", "p.crawl"))
+    _announce(wanted, before)
+    said = capsys.readouterr().err
+    assert "new seeds are added" in said
+    assert ("the changed scope applies to queued URLs" in said) is rescoped
+    assert ("scope prefix: URLs below b.test/b/" in said) is ("prefix" in flags)
 
 
 @pytest.mark.parametrize(
