@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    check_authorities(arguments.ca)
+    authorities = authorities_of(arguments.ca)
     chosen(os.environ)  # raises on an invalid setting, before the folder is created
     wanted = judged(arguments)
     folder = wanted.folder
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         renewed = arguments.fresh or folder.renewing()
         if renewed and (kept := folder.renew()):
             say(f"kept in {folder.path}, because the crawl did not make them: {', '.join(kept[:5])}")
-        put_authorities(folder, arguments.ca)
+        put_authorities(folder, authorities)
         before = folder.spec()
         summary = None if before is None else _finished(wanted)
         again = wanted.spec.recrawl.used or (arguments.retry_failed and summary is not None and summary.counters.failed)
@@ -365,35 +365,41 @@ def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document))
 
 
-def check_authorities(named: str | None) -> None:
-    """Raise Usage if `--ca` names a file that cannot be read or has no certificate.
+def authorities_of(named: str | None) -> bytes | None:
+    """Return the content of the file that `--ca` names. It is read only here, since it may be a pipe.
 
-    `named` is the value of the flag. None (no flag) and `none` are valid.
+    `named` is the value of the flag. Return None for None (no flag), and b"" for `none`. Raise Usage if the file cannot
+    be read or has no certificate.
     """
-    if named is None or named == NONE:
-        return
+    if named is None:
+        return None
+    if named == NONE:
+        return b""
     try:
-        ssl.create_default_context(cafile=named)
-    except ssl.SSLError:
+        content = Path(named).read_bytes()
+        # What is not ASCII can only be a comment.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):  # ValueError: the file is empty
         raise Usage(f"--ca: {named} has no PEM certificate (-----BEGIN CERTIFICATE-----).") from None
     except OSError as error:
         raise Usage(f"--ca: cannot read {named}: {error.strerror}.") from None
+    return content
 
 
-def put_authorities(folder: CrawlFolder, named: str | None) -> None:
-    """Store in the crawl's folder which certificate authorities the crawl trusts. `named` is the value of `--ca`.
+def put_authorities(folder: CrawlFolder, own: bytes | None) -> None:
+    """Store in the crawl's folder which certificate authorities the crawl trusts, as `authorities_of` returned them.
 
-    - The path of a file: trust the default authorities and the authorities in the file.
-    - The text `none`: trust only the default authorities.
-    - None (no flag): change nothing.
+    - PEM certificates: trust the default authorities and these.
+    - b"": trust only the default authorities.
+    - None: change nothing.
     """
-    if named is None:
+    if own is None:
         return
-    if named == NONE:
+    if not own:
         return folder.authorities.unlink(missing_ok=True)
     from workers.fetch.curl import default_ca_bundle
 
     staged = folder.authorities.with_suffix(".pem.new")
-    parts = [Path(path).read_bytes().strip() for path in (default_ca_bundle(), named)]
+    parts = [Path(default_ca_bundle()).read_bytes().strip(), own.strip()]
     staged.write_bytes(b"\n".join(parts) + b"\n")
     os.replace(staged, folder.authorities)

@@ -411,10 +411,10 @@ def test_authorities_are_kept_beside_those_of_the_system(crawl: StoredCrawl, tmp
     own.write_text("-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----")
     put_authorities(folder, None)
     assert not folder.authorities.exists()
-    put_authorities(folder, str(own))
+    put_authorities(folder, own.read_bytes())
     assert folder.authorities.read_bytes().endswith(own.read_bytes() + b"\n")
     assert folder.authorities.read_bytes().startswith(Path(default_ca_bundle()).read_bytes().strip())
     put_authorities(folder, None)
     assert folder.authorities.exists(), "a later command keeps them"
-    put_authorities(folder, "none")
+    put_authorities(folder, b"")
     assert not folder.authorities.exists()

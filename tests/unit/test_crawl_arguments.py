@@ -1,12 +1,15 @@
 """From a command line and a spec file to one crawl spec: what wins, and how all that is wrong is told at once."""
 
 import argparse
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cli.local.crawl import _announce, check_authorities, configure
+from cli.local import crawl
+from cli.local.crawl import _announce, authorities_of, configure, put_authorities
 from cli.local.crawl_args import judged
 from cli.local.crawl_folder import CrawlFolder
 from cli.local.spec_flags import FLAGS, changed_fields, effects, seed_urls, stored
@@ -15,6 +18,7 @@ from cli.main import main
 from cli.terminal.exits import Exit, Usage
 from shared.domain.crawl.spec import CrawlSpec, ScopeMode
 from shared.domain.crawl.spec_parse import parse_spec
+from workers.fetch.curl import default_ca_bundle
 
 URL = "https://example.org/"
 
@@ -326,9 +330,37 @@ def test_another_scheme_is_no_slip(typed: str) -> None:
 
 def test_file_of_authorities_is_checked_before_anything_else(tmp_path: Path) -> None:
     with pytest.raises(Usage, match=r"--ca: cannot read .*: No such file"):
-        check_authorities(str(tmp_path / "none.pem"))
-    (tmp_path / "empty.pem").write_text("no certificate")
-    with pytest.raises(Usage, match="has no PEM certificate"):
-        check_authorities(str(tmp_path / "empty.pem"))
-    check_authorities("none")
-    check_authorities(None)
+        authorities_of(str(tmp_path / "none.pem"))
+    for content in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"):
+        (tmp_path / "empty.pem").write_text(content)
+        with pytest.raises(Usage, match="has no PEM certificate"):
+            authorities_of(str(tmp_path / "empty.pem"))
+    assert authorities_of("none") == b""
+    assert authorities_of(None) is None
+
+
+def test_authorities_from_a_pipe_are_read_once_and_stored(tmp_path: Path) -> None:
+    own = "# Főtanúsítvány\n".encode() + Path(default_ca_bundle()).read_bytes()
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    with ThreadPoolExecutor(1) as writer:
+        writing = writer.submit(fifo.write_bytes, own)
+        read = authorities_of(str(fifo))
+        writing.result()
+    assert read == own
+    folder = CrawlFolder(tmp_path)
+    put_authorities(folder, read)
+    assert folder.authorities.read_bytes().endswith(own.strip() + b"\n")
+
+
+def test_fresh_crawl_keeps_authorities_that_it_deletes_with_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CrawlFolder(tmp_path / "d.crawl")
+    folder.make()
+    folder.put_spec(spec_of(URL))
+    own = Path(default_ca_bundle()).read_bytes()
+    folder.authorities.write_bytes(own)
+    monkeypatch.setattr(crawl, "_crawled", lambda *_: 0)
+    assert crawl.run(parsed("--out", str(folder.path), "--fresh", "--ca", str(folder.authorities))) == 0
+    assert folder.authorities.read_bytes().endswith(own.strip() + b"\n")
