@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final, NoReturn, Protocol, cast
 
 from cli.terminal.exits import Environment, Exit, Failed, Usage, failure
-from cli.terminal.stdout import StdoutUnwritable, marked_output
+from cli.terminal.stdout import StdoutUnwritable, marked_output, open_closed_streams
 from shared.domain.errors import Transient, Unusable
 from shared.domain.software import NAME, VERSION
 from shared.domain.suggestions import nearest
@@ -143,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     If the user can fix an error, print a message to stderr. Other exceptions propagate. This never calls `sys.exit`.
     """
+    open_closed_streams()
     with marked_output():
         try:
             code = _ended(list(sys.argv[1:] if argv is None else argv))

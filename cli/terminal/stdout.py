@@ -1,10 +1,12 @@
 """Standard output for commands: a write error is a StdoutUnwritable, and every character can be written.
 
 With StdoutUnwritable, a command can distinguish a full disk under its output from a full disk under another file.
+Standard streams that are closed at the start are opened on /dev/null.
 """
 
 import codecs
 import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +49,18 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("orb-escaped", _escaped)
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of standard streams that were closed when this process started (`orb version >&-`).
+
+    Python sets such streams to None, and the next file or socket would get their descriptors.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is that of the stream
+            os.set_inheritable(null, True)
+            setattr(sys, name, open(null, mode, errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 @contextmanager

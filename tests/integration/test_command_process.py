@@ -1,15 +1,18 @@
 """The command `orb` as a process: what it imports, and how it ends when its output cannot be written."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.terminal.exits import Exit
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.processes.orb_command import ROOT, command_line, export
+from tests.support.web.synthetic_site import SyntheticSite
+from tests.support.web.web_server import Web
 
 
 def test_help_needs_no_engine() -> None:
@@ -39,6 +42,33 @@ def test_reader_that_leaves_early_causes_no_traceback() -> None:
             [sys.executable, "-m", "orb", "version"], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_stream_fails_no_command(closed: str) -> None:
+    done = _with_closed(closed, "version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Orbweaver ") is (closed == "2>&-")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_crawl_with_a_closed_standard_stream_finishes(closed: str, web: Callable[..., Web], tmp_path: Path) -> None:
+    origin, out = web(SyntheticSite(pages=3)).origins[0], tmp_path / "a.crawl"
+    seed = ("crawl", f"{origin}/", "--allow-net", "127.0.0.0/8", "--delay", "0", "--workers", "1", "--json")
+    done = _with_closed(closed, *seed, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if closed == "2>&-":
+        assert json.loads(done.stdout)["end"] == "finished"
+    assert list(export("pages", out))
+
+
+def _with_closed(closed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `orb` from a shell with the redirections `closed`."""
+    script = f'exec "$@" {closed}'
+    command = ["sh", "-c", script, "sh", *command_line(*arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("openapi",)])
