@@ -18,7 +18,7 @@ from shared.domain.crawl.state import CrawlStatus, Verb, status_after
 from shared.domain.errors import Transient
 from shared.domain.frontier.commands import CommandKind, collection_of
 from shared.domain.ids import CrawlId, Partition
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, summary_of
 from shared.ports.catalog import Missing, Stale
 
 log = structlog.get_logger("orb.api")
@@ -164,6 +164,7 @@ async def _retry(served: Services, name: str, expected: frozenset[str] | None, b
     crawl = await served.catalog.crawl(name)
     if expected is not None and crawl.tag not in expected:
         raise Stale(crawl.tag)
-    status_after(Verb.RETRY_FAILED, CrawlStatus(crawl.state, crawl.resumes_as))
+    recrawls = summary_of(crawl.spec).recrawl.used
+    status_after(Verb.RETRY_FAILED, CrawlStatus(crawl.state, crawl.resumes_as), recrawls=recrawls)
     command_id = f"retry-{uuid.uuid4().hex}"
     return await commanded(served, command_id, crawl.crawl_id, CommandKind.RETRY_FAILED, {}, by)

@@ -192,6 +192,10 @@ def test_an_illegal_verb_is_refused_and_told_what_is_legal(told: Callable[[Story
         async with served.as_role(Role.OPERATOR) as client:
             refused = problem(await client.post("/v1/crawls/docs/resume"), 409, "illegal-transition")
             assert "start" in refused["allowed_verbs"]
+            failed = problem(await client.post("/v1/crawls/docs/retry-failed"), 409, "illegal-transition")
+            shown = (await client.get("/v1/crawls/docs")).json()["allowed_verbs"]
+            assert refused["allowed_verbs"] == failed["allowed_verbs"] == shown
+            assert "refresh" not in refused["hint"], "the crawl fetches each page once"
             states = [
                 (await client.post(f"/v1/crawls/docs/{verb}")).json()["crawl"]["state"]
                 for verb in ("start", "pause", "resume", "cancel", "start")

@@ -52,10 +52,13 @@ DECIDED_BY_DESIRED: Final = frozenset({Verb.START, Verb.REFRESH, Verb.PAUSE, Ver
 
 
 class IllegalTransition(Exception):
-    """Raised for a verb that is not allowed in the crawl's state. `legal` has the verbs that are allowed."""
+    """Raised for a verb that is not allowed in the crawl's state. `legal` has the verbs that are allowed.
 
-    def __init__(self, verb: Verb, state: CrawlState) -> None:
-        self.verb, self.state, self.legal = verb, state, allowed_verbs(state)
+    `recrawls`: the crawl fetches its pages again. If it does not, `refresh` is not in `legal`.
+    """
+
+    def __init__(self, verb: Verb, state: CrawlState, *, recrawls: bool = True) -> None:
+        self.verb, self.state, self.legal = verb, state, allowed_verbs(state, recrawls=recrawls)
         super().__init__(f"a crawl that is {state} does not allow {verb}")
 
 
@@ -63,8 +66,7 @@ class NoRecrawl(IllegalTransition):
     """Raised for `refresh` if the crawl fetches each page only once. `legal` has the verbs that are allowed."""
 
     def __init__(self, state: CrawlState) -> None:
-        super().__init__(Verb.REFRESH, state)
-        self.legal = allowed_verbs(state, recrawls=False)
+        super().__init__(Verb.REFRESH, state, recrawls=False)
         self.args = ("the crawl fetches each page once: set `recrawl` in its spec before a refresh",)
 
 
@@ -114,13 +116,14 @@ def allowed_verbs(state: CrawlState, *, recrawls: bool = True) -> tuple[Verb, ..
     return tuple(verb for verb in _LEGAL[state] if recrawls or verb is not Verb.REFRESH)
 
 
-def status_after(verb: Verb, now: CrawlStatus) -> CrawlStatus:
+def status_after(verb: Verb, now: CrawlStatus, *, recrawls: bool = True) -> CrawlStatus:
     """Return the status to which `verb` leads from `now`. Raise IllegalTransition if the verb is not allowed.
 
+    `recrawls`: the crawl fetches its pages again. If it does not, the error does not name `refresh` as allowed.
     RESET and DELETE both give DELETED, because a reset crawl gets another id.
     """
     if verb not in _LEGAL[now.state]:
-        raise IllegalTransition(verb, now.state)
+        raise IllegalTransition(verb, now.state, recrawls=recrawls)
     match verb:
         case Verb.START | Verb.REFRESH:
             return CrawlStatus(CrawlState.SEEDING)

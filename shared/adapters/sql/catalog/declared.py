@@ -173,11 +173,11 @@ def turn_locked(
     - IllegalTransition: the state of the crawl does not allow the verb.
     - NoRecrawl, a kind of IllegalTransition: the verb is REFRESH, but the spec fetches each page only once.
     """
-    recrawls = verb is not Verb.REFRESH or summary_of(stored.spec).recrawl.used
+    recrawls = summary_of(stored.spec).recrawl.used
     if verb is Verb.REFRESH and recrawls and stored.state in WORKED_ON:
         raise RunUnderWay(stored.state, refreshing=stored.refresh_ms > 0)
-    status = status_after(verb, stored.status)
-    if not recrawls:
+    status = status_after(verb, stored.status, recrawls=recrawls)
+    if verb is Verb.REFRESH and not recrawls:
         raise NoRecrawl(stored.state)
     values = _status_columns(status, now_ms, stored) | {"version": stored.version + 1}
     values["refresh_ms"] = refresh_after(verb, stored.refresh_ms, now_ms)
