@@ -138,7 +138,8 @@ async def put_exclusion(
         actor=by,
         now_ms=served.clock.unix_ms(),
     )
-    _changed(exclusion_id, "replaced", served)
+    if stored.revision != before.revision:
+        _changed(exclusion_id, "replaced", served)
     response.headers.update(etag(stored.tag))
     return _body(stored, served)
 

@@ -32,6 +32,7 @@ from api.schemas.plans import DeclarationPlan, declaration_plan
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.ids import CrawlId
 from shared.domain.ops.host_policies import StoredHostPolicy, limits_of
+from shared.domain.reads.declared import PutOutcome
 from shared.domain.web.url import DEFAULT_PORT, host_named, partition_of, without_default_port
 from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
@@ -134,7 +135,7 @@ async def put_host_policy(
     ends_ms = until_ms(wanted)
     _check_end(ends_ms, now_ms, wanted, await _stored(served, name))
     check_conditions(new, expected)
-    stored, created = await served.desired.put_host_policy(
+    stored, outcome = await served.desired.put_host_policy(
         name,
         partition_of(name, served.partitions),
         spec,
@@ -144,7 +145,9 @@ async def put_host_policy(
         now_ms=now_ms,
         new=new,
     )
-    _changed(name, "created" if created else "replaced", served)
+    if outcome is not PutOutcome.UNCHANGED:
+        _changed(name, outcome, served)
+    created = outcome is PutOutcome.CREATED
     response.status_code = 201 if created else 200
     response.headers.update(etag(stored.tag))
     if created:

@@ -33,6 +33,7 @@ from api.schemas.seed_sets import SeedSet, SeedSetInput, SeedSetSummary, seed_se
 from shared.domain.crawl.spec import decode_spec
 from shared.domain.crawl.spec_parse import SpecError
 from shared.domain.ops.seed_sets import SeedSetSpec, set_spec
+from shared.domain.reads.declared import PutOutcome
 from shared.ports.catalog import Missing
 from shared.wire.events import EventKind
 
@@ -95,7 +96,7 @@ async def put_seed_set(
     except Missing as error:  # It is no resource that If-Match is about, so this is 404 with that header, too.
         raise ApiProblem(ProblemKind.NOT_FOUND, str(error), hint="create the crawl first") from error
     check_conditions(new, expected)
-    stored, created = await served.desired.put_seed_set(
+    stored, outcome = await served.desired.put_seed_set(
         name,
         set_name,
         spec,
@@ -105,7 +106,9 @@ async def put_seed_set(
         actor=by,
         now_ms=served.clock.unix_ms(),
     )
-    _changed(name, set_name, "created" if created else "replaced", served)
+    if outcome is not PutOutcome.UNCHANGED:
+        _changed(name, set_name, outcome, served)
+    created = outcome is PutOutcome.CREATED
     response.status_code = 201 if created else 200
     response.headers.update(etag(stored.tag))
     if created:

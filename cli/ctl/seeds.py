@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cli.ctl.client import path
+from cli.ctl.estate.kinds import SEED_SET
+from cli.ctl.estate.plans import present
 from cli.ctl.reads import url_of
 from cli.ctl.upload import Total, Upload, lines_of, pieces_of
 from cli.ctl.verb_context import VerbContext, Verbs
@@ -67,10 +69,14 @@ def _set(desk: VerbContext, arguments: argparse.Namespace) -> int:
     for field, wanted in given.items():
         if data.get(field, wanted) != wanted:
             raise Usage(f"{source}: its {field} is {data[field]!r}, and not {wanted!r}.")
-    answer = desk.client.ask("PUT", path("crawls", crawl, "seed-sets", name), body={"seeds": data["seeds"]})
-    done = "created" if answer.status == 201 else "configured"
+    at = path("crawls", crawl, "seed-sets", name)
+    before = present(desk.client, SEED_SET, f"{crawl}/{name}")
+    answer = desk.client.ask("PUT", at, body={"seeds": data["seeds"]})
+    same = before is not None and before.etag == answer.etag
+    done = "created" if before is None else "unchanged" if same else "configured"
     desk.output.done(f"seed-set/{crawl}/{name}", done, answer.body)
-    desk.asked(answer.body)
+    if not same:
+        desk.asked(answer.body)
     return Exit.OK
 
 

@@ -14,7 +14,7 @@ from shared.domain.ops.config import Drains, HotConfig, MemberRole, StoredConfig
 from shared.domain.ops.exclusions import ExclusionList, ExclusionTerms, StoredExclusion
 from shared.domain.ops.host_policies import HostLimits, HostPolicyCommand, HostPolicySpec, StoredHostPolicy
 from shared.domain.ops.seed_sets import SeedSetCommand, SeedSetSpec, StoredSeedSet
-from shared.domain.reads.declared import Actor, Repeatable
+from shared.domain.reads.declared import Actor, PutOutcome, Repeatable
 
 
 class Desired(Protocol):
@@ -159,11 +159,10 @@ class Desired(Protocol):
         actor: Actor,
         now_ms: int,
         new: bool = False,
-    ) -> tuple[StoredHostPolicy, bool]:
+    ) -> tuple[StoredHostPolicy, PutOutcome]:
         """Store `spec` as the policy of a host, and store the command by which the host's owner applies the policy.
 
-        Return the stored policy, and True if the host had no policy before the call. If the host has the same policy
-        already, write nothing.
+        Return the stored policy, and what was done. If the host has the same policy already, write nothing.
 
         - `host`: the name of the host, in canonical form (`host_named` in shared.domain.web.url).
         - `partition`: the partition of the host.
@@ -216,10 +215,10 @@ class Desired(Protocol):
         new: bool,
         actor: Actor,
         now_ms: int,
-    ) -> tuple[StoredSeedSet, bool]:
+    ) -> tuple[StoredSeedSet, PutOutcome]:
         """Create or replace a seed set of a crawl, and store the command that applies the change.
 
-        Return the set, and True if it was created. If the set is the same, change nothing.
+        Return the set, and what was done. If the set is the same, change nothing.
 
         - `crawl`: the name of the crawl. Raise Missing if it does not exist.
         - `partitions`: the cluster's number of partitions.

@@ -22,7 +22,7 @@ from shared.domain.ops.host_policies import (
     StoredHostPolicy,
     limits_of,
 )
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, PutOutcome
 from shared.ports.catalog import Full, Missing, Stale
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, link, links
 
@@ -51,7 +51,7 @@ def on_policies(new_tables: Callable[[], AbstractAsyncContextManager[Tables]]) -
 
 async def put(
     desired: SqlDesired, spec: HostPolicySpec, host: str = HOST, expected: frozenset[str] | None = None
-) -> tuple[StoredHostPolicy, bool]:
+) -> tuple[StoredHostPolicy, PutOutcome]:
     until_ms = UNTIL_MS if spec.block is not None and spec.block.until is not None else None
     return await desired.put_host_policy(
         host, PARTITION, spec, limits_of(spec, until_ms), expected=expected, actor=OPERATOR, now_ms=NOW_MS
@@ -68,12 +68,12 @@ def loaded(queue: QueueRow) -> HostLimits:
 
 def test_policy_is_stored_as_put_with_one_command_a_change(on_policies: Callable[[Story], None]) -> None:
     async def story(t: Tables, desired: SqlDesired) -> None:
-        first, created = await put(desired, SHUT)
-        assert (first.spec, created, first.limits) == (SHUT, True, HostLimits(250, UNTIL_MS, 0))
+        first, outcome = await put(desired, SHUT)
+        assert (first.spec, outcome, first.limits) == (SHUT, PutOutcome.CREATED, HostLimits(250, UNTIL_MS, 0))
         assert await desired.host_policy(HOST) == first
-        assert await put(desired, SHUT) == (first, False), "nothing differs, so nothing changes"
-        second, created = await put(desired, SLOW, expected=frozenset({first.tag}))
-        assert (second.spec, created, second.revision > first.revision) == (SLOW, False, True)
+        assert await put(desired, SHUT) == (first, PutOutcome.UNCHANGED), "nothing differs, so nothing changes"
+        second, outcome = await put(desired, SLOW, expected=frozenset({first.tag}))
+        assert (second.spec, outcome, second.revision > first.revision) == (SLOW, PutOutcome.REPLACED, True)
         with pytest.raises(Stale):
             await put(desired, SHUT, expected=frozenset({first.tag}))
         with pytest.raises(Missing):

@@ -23,7 +23,7 @@ from shared.domain.frontier.store_model import Changes, CommandRun, DiscoveredLi
 from shared.domain.ids import CrawlId
 from shared.domain.ops import seed_sets
 from shared.domain.ops.seed_sets import SeedSetCommand, StoredSeedSet, set_spec
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, PutOutcome
 from shared.ports.catalog import Full, Missing, Stale
 from tests.support.database.store_tables import NOW_MS, PARTITION, Tables, books, link
 
@@ -69,7 +69,7 @@ async def put(
     expected: frozenset[str] | None = None,
     *,
     new: bool = False,
-) -> tuple[StoredSeedSet, bool]:
+) -> tuple[StoredSeedSet, PutOutcome]:
     spec = set_spec(seeds, {})
     return await desired.put_seed_set(
         crawl_of(t), name, spec, PARTITIONS, expected=expected, new=new, actor=OPERATOR, now_ms=NOW_MS
@@ -113,12 +113,12 @@ WITHDRAWN = (UrlState.EXCLUDED, SEED_WITHDRAWN, 0, None)
 def test_set_is_stored_as_put_with_one_command_a_change(on_sets: OnSets) -> None:
     async def story(t: Tables, desired: SqlDesired) -> None:
         given = [url(1).upper().replace("HTTP", "hTTp"), {"url": url(2), "priority": 5, "labels": {"a": "é\u2028"}}]
-        first, created = await put(t, desired, given)
-        assert (json.loads(first.document), first.count, created) == (given, 2, True)
+        first, outcome = await put(t, desired, given)
+        assert (json.loads(first.document), first.count, outcome) == (given, 2, PutOutcome.CREATED)
         assert await desired.seed_set(crawl_of(t), "one") == first
-        assert await put(t, desired, given) == (first, False), "nothing differs, so nothing changes"
-        second, created = await put(t, desired, given[1:], expected=frozenset({first.tag}))
-        assert (second.revision > first.revision, created) == (True, False)
+        assert await put(t, desired, given) == (first, PutOutcome.UNCHANGED), "nothing differs, so nothing changes"
+        second, outcome = await put(t, desired, given[1:], expected=frozenset({first.tag}))
+        assert (second.revision > first.revision, outcome) == (True, PutOutcome.REPLACED)
         with pytest.raises(Stale):
             await put(t, desired, given, expected=frozenset({first.tag}))
         with pytest.raises(Stale):

@@ -282,6 +282,7 @@ def test_seed_sets_are_put_from_files_listed_and_deleted(running: Served, orb: O
     assert "expected a mapping with `seeds`" in orb("seeds", "set", "docs", "one", "-f", str(file), code=Exit.USAGE)
     file.write_text("seeds: []")
     assert orb("seeds", "set", "docs", "one", "-f", str(file)) == "seed-set/docs/one configured\n"
+    assert orb("seeds", "set", "docs", "one", "-f", str(file)) == "seed-set/docs/one unchanged\n"
     assert "write CRAWL/SET" in orb("delete", "seed-set", "one", code=Exit.USAGE)
     assert orb("delete", "seed-sets", "docs/one") == "seed-set/docs/one deleted\n"
     assert orb("get", "seed-sets", "-c", "docs", "-o", "name") == ""

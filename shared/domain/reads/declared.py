@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -24,6 +25,15 @@ class _AnyTag(frozenset[str]):
 
 ANY_TAG: Final[frozenset[str]] = _AnyTag()
 """The condition of a request with `If-Match: *`: the object must exist, in any version."""
+
+
+class PutOutcome(StrEnum):
+    """What a PUT of a declared object did."""
+
+    CREATED = "created"
+    REPLACED = "replaced"
+    UNCHANGED = "unchanged"
+    """The object was the same already, so nothing was written."""
 
 
 class Stamp(NamedTuple):

@@ -22,7 +22,7 @@ from shared.domain.ops.host_policies import (
     StoredHostPolicy,
     command_id_of,
 )
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, PutOutcome
 from shared.ports.catalog import Full, Missing, Stale
 
 AT_ONCE: Final = 100
@@ -54,8 +54,8 @@ def put(
     actor: Actor,
     now_ms: int,
     new: bool = False,
-) -> tuple[StoredHostPolicy, bool]:
-    """Store `spec` as the policy of a host. Return the policy, and True if it is new. Request the command to apply it.
+) -> tuple[StoredHostPolicy, PutOutcome]:
+    """Store `spec` as the policy of a host. Return the policy, and what was done. Request the command that applies it.
 
     - `partition`: the partition of the host.
     - `limits`: the delay, the end of the block, and the slots, computed from `spec` (`limits_of`).
@@ -75,7 +75,7 @@ def put(
     if new and before is not None:
         raise Stale(before.tag)
     if before is not None and before.spec == spec:
-        return before, False
+        return before, PutOutcome.UNCHANGED
     if before is None and (count := _count(connection)) >= MAX_HOST_POLICIES:
         raise Full(
             f"there are {count} host policies, and at most {MAX_HOST_POLICIES} are kept",
@@ -98,10 +98,12 @@ def put(
         connection.execute(insert(host_policies).values(**made))
     else:
         connection.execute(update(host_policies).where(host_policies.c.host == host).values(**values))
-    action = "host_policy.create" if before is None else "host_policy.replace"
+    action, outcome = "host_policy.replace", PutOutcome.REPLACED
+    if before is None:
+        action, outcome = "host_policy.create", PutOutcome.CREATED
     earlier = None if before is None else msgspec.json.encode(before.spec).decode()
     access.record(connection, actor, action, host, earlier, document, now_ms)
-    return one(connection, host), before is None
+    return one(connection, host), outcome
 
 
 def remove(connection: Connection, host: str, *, expected: frozenset[str] | None, actor: Actor, now_ms: int) -> str:

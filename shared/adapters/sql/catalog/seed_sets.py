@@ -28,7 +28,7 @@ from shared.domain.ops.seed_sets import (
     command_id_of,
     fingerprints_of,
 )
-from shared.domain.reads.declared import Actor
+from shared.domain.reads.declared import Actor, PutOutcome
 from shared.domain.web.url import partition_of
 from shared.ports.catalog import Full, Missing, Stale
 
@@ -73,8 +73,8 @@ def put(
     new: bool,
     actor: Actor,
     now_ms: int,
-) -> tuple[StoredSeedSet, bool]:
-    """Create or replace a seed set, and store the change for the leader to publish. Return it, and True if it is new.
+) -> tuple[StoredSeedSet, PutOutcome]:
+    """Create or replace a seed set, and store the change for the leader to publish. Return the set, and what was done.
 
     - `partitions`: the number of partitions of the cluster.
     - `expected`: tags (HTTP ETags). Raise Stale if the set has none of them, Missing if it does not exist. None: no
@@ -90,7 +90,7 @@ def put(
     if row is not None and new:
         raise Stale(_stored(row).tag)
     if row is not None and json.loads(row.document) == json.loads(spec.document):
-        return _stored(row), False
+        return _stored(row), PutOutcome.UNCHANGED
     before: tuple[SetSeed, ...] = () if row is None else _SEEDS.decode(row.canonical)
     change = change_between(before, spec.seeds)
     if row is None and (count := _count(connection, crawl_id)) >= MAX_SEED_SETS:
@@ -114,10 +114,12 @@ def put(
         set_id = row.set_id
         connection.execute(update(seed_sets).where(seed_sets.c.set_id == set_id).values(**values))
     _replace_urls(connection, set_id, before, spec.seeds, change)
-    action = "seed_set.create" if row is None else "seed_set.replace"
+    action, outcome = "seed_set.replace", PutOutcome.REPLACED
+    if row is None:
+        action, outcome = "seed_set.create", PutOutcome.CREATED
     earlier = None if row is None else _shown(row.seeds, before)
     access.record(connection, actor, action, f"{crawl}/{name}", earlier, _shown(spec.count, spec.seeds), now_ms)
-    return one(connection, crawl, name), row is None
+    return one(connection, crawl, name), outcome
 
 
 def remove(
