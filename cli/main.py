@@ -22,7 +22,10 @@ from shared.domain.suggestions import nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises Usage for an invalid argument, with a suggestion if a valid one is similar."""
+    """An argument parser that raises Usage for an invalid argument, with a suggestion if a valid one is similar.
+
+    Names and URLs may come before and after flags: `create docs --max-pages 9 URL`.
+    """
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{message}; see `{self.prog} --help`")
@@ -33,9 +36,28 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         parsed, left = super().parse_known_args(args, namespace)
         if left:
-            flags = [word for word in left if word.startswith("-") and word != "-"]
-            self.error("; ".join(map(self._no_flag, flags)) if flags else f"unexpected argument {left[0]!r}")
-        return parsed, left
+            end = left.index("--") if "--" in left else len(left)
+            flags = [word for word in left[:end] if word.startswith("-") and word != "-"]
+            if flags:
+                self.error("; ".join(map(self._no_flag, flags)))
+            self._add_words(parsed, left[:end] + left[end + 1 :])
+        return parsed, []
+
+    def _add_words(self, parsed: argparse.Namespace, words: list[str]) -> None:
+        """Add words after a flag to the positional arguments that take any number of words, or that have none yet.
+
+        argparse gives such an argument no word if its only words come after a flag.
+        """
+        for action in self._actions:
+            if action.option_strings or not words:
+                continue
+            if action.nargs == "?" and getattr(parsed, action.dest) is None:
+                setattr(parsed, action.dest, words.pop(0))
+            elif action.nargs in ("*", "+"):
+                setattr(parsed, action.dest, [*getattr(parsed, action.dest), *words])
+                words = []
+        if words:
+            self.error(f"unexpected argument {words[0]!r}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli.main import COMMANDS, main
+from cli.main import COMMANDS, main, parser_of
 from cli.terminal.exits import Exit
 from workers.parse.compiled import chosen
 
@@ -33,6 +33,8 @@ def test_unknown_command_is_a_usage_error_in_one_sentence(capsys: pytest.Capture
         ("crawl a.test --max-page=9 --fersh", "there is no flag --fersh (did you mean `--fresh`?); see `orb crawl"),
         ("crawl a.test --max-page=9 --fersh", "there is no flag --max-page (did you mean `--max-pages`?); there is"),
         ("show a b", "unexpected argument 'b'; see `orb show --help`"),
+        ("ctl export pages --format csv site more", "unexpected argument 'more'; see `orb ctl export --help`"),
+        ("ctl get crawl -o name -x", "there is no flag -x; see `orb ctl get --help`"),
         ("ctl gett", "`orb ctl` has no command 'gett' (did you mean `orb ctl get`?); see `orb ctl --help`"),
         (
             "ctl seeds ad docs",
@@ -47,6 +49,26 @@ def test_what_was_perhaps_meant_is_said(given: str, said: str, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert said in captured.err
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "expected"),
+    [
+        ("ctl get crawl -o name site", "names", ["site"]),
+        ("ctl get crawl a -o name b -l x=y c", "names", ["a", "b", "c"]),
+        ("ctl get crawl -o name -- -a", "names", ["-a"]),
+        ("ctl get crawl a -o name b -- -c --", "names", ["a", "b", "-c", "--"]),
+        ("ctl create zz --max-pages 3 https://a.test/", "names", ["zz", "https://a.test/"]),
+        ("ctl seeds add site --label team=b https://a.test/", "urls", ["https://a.test/"]),
+        ("ctl delete crawl --ignore-missing zz", "names", ["zz"]),
+        ("ctl exclude a.example --reason x b.example", "targets", ["a.example", "b.example"]),
+        ("ctl export pages --format csv site", "crawl", "site"),
+        ("crawl https://a.test/ --delay 1 https://b.test/", "urls", ["https://a.test/", "https://b.test/"]),
+    ],
+)
+def test_words_after_a_flag_are_names_as_before_it(given: str, name: str, expected: object) -> None:
+    words = given.split()
+    assert getattr(parser_of(words[:1]).parse_args(words), name) == expected
 
 
 @pytest.mark.parametrize(
