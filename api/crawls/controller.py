@@ -410,9 +410,9 @@ class CrawlController:
         self._known.late -= late
         self._examined = further or CrawlId(0)
         self._examined_all |= further is None
-        for crawl_id in reopened:
-            log.info("crawl_state.changed", crawl=crawl_id, state=CrawlState.RUNNING, reason="something was queued")
         if reopened:
+            for row in await self._store.crawl_rows(reopened):
+                log.info("crawl_state.changed", crawl=row.crawl_id, state=row.state, reason="something was queued")
             self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:

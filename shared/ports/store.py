@@ -269,7 +269,8 @@ class Store(Protocol):
     async def reopen(
         self, after: CrawlId, max_count: int, among: Collection[CrawlId] = ()
     ) -> tuple[Sequence[CrawlId], CrawlId | None]:
-        """Set crawls that finished as `complete`, but have URLs queued now, to running again.
+        """Set crawls that finished as `complete`, but have URLs queued now, to running again. If the spec of one was
+        changed since, set it to seeding.
 
         Return these crawls, and the id to pass as `after` to the next call (None after the last crawl). A call examines
         the crawls in `among`, and up to `max_count` crawls that have ids above `after` and queued URLs.

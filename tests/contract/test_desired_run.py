@@ -9,13 +9,13 @@ import pytest
 from shared.adapters.sql.catalog.catalog import SqlCatalog
 from shared.adapters.sql.catalog.schedules import SqlSchedules
 from shared.adapters.sql.frontier.store import SqlStore
-from shared.domain.crawl.state import DesiredRun, Verb
+from shared.domain.crawl.state import COMPLETE, DesiredRun, Verb
 from shared.domain.frontier.states import CrawlState
-from shared.domain.ids import Term
+from shared.domain.ids import CrawlId, Term
 from shared.domain.reads.declared import Actor, Declaration, DeclaredCrawl
 from shared.domain.schedules.firing import step_of
 from shared.domain.schedules.spec import ScheduleSpec
-from tests.support.database.store_tables import NOW_MS, Tables
+from tests.support.database.store_tables import NOW_MS, Tables, link
 
 OPERATOR = Actor("0" * 16, "operator", "r")
 RUNNING, PAUSED = DesiredRun.RUNNING, DesiredRun.PAUSED
@@ -78,5 +78,38 @@ def test_firing_on_a_declared_crawl_is_refused_in_the_history(
                 f"the crawl declares `desired: paused`, so no schedule applies {verb} to it" * (outcome == "refused")
             )
             assert (await catalog.crawl("news")).state is CrawlState.CREATED
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_finished_crawl_with_a_new_spec_is_seeded_when_it_runs_again(
+    new_tables: Callable[[], AbstractAsyncContextManager[Tables]], by_itself: bool
+) -> None:
+    """Otherwise it would run under the new revision without its seeds, and end as complete."""
+
+    async def story() -> None:
+        async with new_tables() as t:
+            assert isinstance(t.store, SqlStore)
+            catalog = SqlCatalog(t.store.executor)
+
+            async def again() -> CrawlState:
+                if by_itself:
+                    await t.found(link("http://late.test/", crawl_id=t.crawl_id), crawl_id=t.crawl_id, producer="w")
+                    assert (await t.store.reopen(CrawlId(0), 500))[0] == [t.crawl_id]
+                else:
+                    await catalog.turn("news", Verb.RETRY_FAILED, expected=None, actor=OPERATOR, now_ms=NOW_MS)
+                row = await catalog.crawl("news")
+                assert (row.resumes_as, row.finished_reason, row.finished_at_ms) == (None, None, None)
+                return row.state
+
+            t.crawl_id = (await put(catalog, None)).crawl_id
+            await t.store.set_state(t.crawl_id, CrawlState.FINISHED, COMPLETE, NOW_MS)
+            assert await again() is CrawlState.RUNNING
+            await t.store.set_state(t.crawl_id, CrawlState.FINISHED, COMPLETE, NOW_MS)
+            changed = await put(catalog, None, spec='{"seeds": [], "n": 2}')
+            assert (changed.state, changed.finished_reason) == (CrawlState.FINISHED, COMPLETE)
+            assert await put(catalog, None, spec='{"seeds": [], "n": 2}') == changed
+            assert await again() is CrawlState.SEEDING
 
     asyncio.run(story())

@@ -42,6 +42,28 @@ def test_a_new_spec_of_a_paused_crawl_is_seeded_when_it_goes_on() -> None:
     assert status_after(Verb.RESUME, paused).state is CrawlState.SEEDING
 
 
+def test_new_spec_of_a_finished_crawl_is_seeded_when_it_runs_again() -> None:
+    finished = CrawlStatus(CrawlState.FINISHED, reason=COMPLETE)
+    assert status_after(Verb.RETRY_FAILED, finished).state is CrawlState.RUNNING
+    changed = status_after_new_spec(finished)
+    assert (changed.state, changed.reason) == (CrawlState.FINISHED, COMPLETE)
+    assert status_after(Verb.RETRY_FAILED, changed) == CrawlStatus(CrawlState.SEEDING)
+
+
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        (CrawlStatus(CrawlState.CREATED), CrawlState.SEEDING),
+        (CrawlStatus(CrawlState.SEEDING), CrawlState.SEEDING),
+        (CrawlStatus(CrawlState.PAUSED, resumes_as=CrawlState.SEEDING), CrawlState.SEEDING),
+        (CrawlStatus(CrawlState.PAUSED, resumes_as=CrawlState.RUNNING), CrawlState.RUNNING),
+        (CrawlStatus(CrawlState.RUNNING), CrawlState.RUNNING),
+    ],
+)
+def test_crawl_cancelled_before_it_was_seeded_is_seeded_by_a_retry(before: CrawlStatus, then: CrawlState) -> None:
+    assert status_after(Verb.RETRY_FAILED, status_after(Verb.CANCEL, before)) == CrawlStatus(then)
+
+
 def test_a_cancelled_crawl_can_be_taken_up_again_and_a_deleted_one_never() -> None:
     cancelled = status_after(Verb.CANCEL, CrawlStatus(CrawlState.RUNNING))
     assert (cancelled.state, cancelled.reason) == (CrawlState.FINISHED, CANCELLED)

@@ -2,7 +2,7 @@
 
 A FINISHED crawl can be continued: `start` resumes it (with a greater budget, for example), and `reset` starts it anew
 under another id. Transitions that the leader makes by itself are not verbs: SEEDING to RUNNING, RUNNING to FINISHED,
-and FINISHED to RUNNING when a complete crawl has work again.
+and FINISHED to RUNNING or SEEDING when a complete crawl has work again.
 """
 
 from enum import StrEnum
@@ -89,8 +89,9 @@ class RunUnderWay(IllegalTransition):
 class CrawlStatus(Struct, frozen=True):
     """A crawl's state with the details that verbs depend on.
 
-    `resumes_as`: the state to which `resume` leads from PAUSED, else None. `reason`: the finish reason, None if not
-    finished.
+    - `resumes_as`: from PAUSED the state to which `resume` leads. From FINISHED it is SEEDING if seeds of the spec may
+      not be published yet, else None. The crawl then publishes them when it runs again. In other states it is None.
+    - `reason`: the finish reason, None if not finished.
     """
 
     state: CrawlState
@@ -132,9 +133,10 @@ def status_after(verb: Verb, now: CrawlStatus, *, recrawls: bool = True) -> Craw
         case Verb.RESUME:
             return CrawlStatus(now.resumes_as or CrawlState.SEEDING)
         case Verb.CANCEL:
-            return CrawlStatus(CrawlState.FINISHED, reason=CANCELLED)
+            unseeded = now.state is not CrawlState.RUNNING and now.resumes_as is not CrawlState.RUNNING
+            return CrawlStatus(CrawlState.FINISHED, CrawlState.SEEDING if unseeded else None, CANCELLED)
         case Verb.RETRY_FAILED:
-            return CrawlStatus(CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
+            return CrawlStatus(now.resumes_as or CrawlState.RUNNING) if now.state is CrawlState.FINISHED else now
         case Verb.RESET | Verb.DELETE:
             return CrawlStatus(CrawlState.DELETED)
 
@@ -212,12 +214,13 @@ def status_after_new_spec(now: CrawlStatus) -> CrawlStatus:
 
     - RUNNING: the result is SEEDING.
     - PAUSED: the result is PAUSED with `resumes_as` SEEDING. The verb `resume` then leads to SEEDING.
+    - FINISHED: the result is FINISHED with `resumes_as` SEEDING. If the crawl runs again, it begins with SEEDING.
     - Another state: the result is `now`.
     """
     match now.state:
         case CrawlState.RUNNING:
             return CrawlStatus(CrawlState.SEEDING)
-        case CrawlState.PAUSED:
-            return CrawlStatus(CrawlState.PAUSED, resumes_as=CrawlState.SEEDING)
+        case CrawlState.PAUSED | CrawlState.FINISHED:
+            return CrawlStatus(now.state, CrawlState.SEEDING, now.reason)
         case _:
             return now

@@ -91,7 +91,7 @@ crawls = Table(
 """The crawls. The active time of a crawl is the time, in ms, in which its pool could work on it.
 
 - `version` grows with every change by an operator.
-- `resumes_as`: the state to which a paused crawl returns.
+- `resumes_as`: the state to which a paused crawl returns, or with which a finished crawl begins to run again.
 - `collected_at_ms`: when the removal of a deleted crawl's rows was finished.
 - `active_pool`: NULL while the active time stands still, as for a paused crawl. Then `active_ms` is the active time.
   Otherwise the name of the pool. Then the active time is the pool's clock (`pool_clocks`) minus `active_zero_ms`.

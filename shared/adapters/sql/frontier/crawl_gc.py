@@ -30,7 +30,8 @@ _AGAIN: Final = (
 )
 _ANY_AGAIN: Final = text(f"SELECT crawl_id FROM crawls WHERE {_AGAIN}").bindparams(bindparam("found", expanding=True))
 _REOPEN: Final = text(
-    f"UPDATE crawls SET state = '{CrawlState.RUNNING}', finished_reason = NULL, finished_at_ms = NULL,"
+    f"UPDATE crawls SET state = COALESCE(resumes_as, '{CrawlState.RUNNING}'), resumes_as = NULL,"
+    " finished_reason = NULL, finished_at_ms = NULL,"
     f" change = {NEXT_CHANGE} + crawl_id - :first"
     f" WHERE {_AGAIN} RETURNING crawl_id"
 ).bindparams(bindparam("found", expanding=True))
@@ -103,7 +104,7 @@ def to_reopen(
 
 
 def reopen(connection: Connection, candidates: Sequence[CrawlId]) -> Sequence[CrawlId]:
-    """Set crawls to running that finished as complete and have queued URLs again. Return their ids.
+    """Let crawls run again that finished as complete and have queued URLs. Return their ids (Store.reopen).
 
     Only crawls in `candidates` are examined.
     """
