@@ -21,7 +21,7 @@ from shared.domain.explain.rule_checks import ExplainContext, blocking_reason, r
 from shared.domain.explain.sentences import why, why_unknown
 from shared.domain.frontier.commands import CommandKind
 from shared.domain.frontier.seed_contexts import labels_of, source_of
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.ids import Fingerprint, HostId
 from shared.domain.reads.declared import DeclaredCrawl
 from shared.domain.reads.views import HostView, UrlView
@@ -43,6 +43,13 @@ _SAID: Final = ("robots", "crawl", "pool", "resource_pressure", "capacity", "tur
 The results are added only if the URL is queued, waiting or unknown. The field `rules` always has the results of all
 rules.
 """
+
+_SEEDED: Final = {
+    CrawlState.CREATED: "it is published after `start`",
+    CrawlState.PAUSED: "it is published after `resume`",
+    CrawlState.FINISHED: "it is published after `start`",
+}
+"""For each state in which a crawl publishes no seeds: a phrase on when it publishes the seeds of its spec."""
 
 _OTHERS: Final = 1000
 """To find other crawls that fetch from a host, at most this many queues of the host are read."""
@@ -118,8 +125,8 @@ async def lookup_url(name: Name, url: OneUrl, served: Served) -> UrlDetail:
 async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
     """Return the state of a URL, every rule that applies to it, and the rule that blocks it now.
 
-    A URL that the crawl does not know is judged as if it were discovered now. robots.txt is applied as workers last
-    fetched it.
+    A URL that the crawl does not know is judged as if it were discovered now. A seed of the spec is judged as a seed.
+    robots.txt is applied as workers last fetched it.
     """
     crawl = await served.catalog.crawl(name)
     location, spec = located(url), decode_spec(crawl.spec)
@@ -136,7 +143,11 @@ async def explain_url(name: Name, url: OneUrl, served: Served) -> Explanation:
         refused = next((verdict for verdict in verdicts if not verdict.allowed), None)
         in_scope = refused is None
         judged = "No scope rule would keep it out." if refused is None else f"It would be excluded: {refused.detail}."
-        sentences = ["The crawl does not know this URL.", judged]
+        known = "The crawl does not know this URL."
+        if via is None:
+            when = _SEEDED.get(crawl.state, "it is being published")
+            known = f"It is a seed of the spec, and the crawl does not know it yet: {when}."
+        sentences = [known, judged]
     if view is None or view.state in _OPEN:
         sentences += [f"{ruling.detail[0].upper()}{ruling.detail[1:]}." for ruling in rulings if ruling.rule in _SAID]
     sentences += [f"{warning}." for warning in needs_of(crawl.spec).warnings(served)]

@@ -246,7 +246,8 @@ class Explanation(Model):
     why: list[str] = field("Sentences that explain the state.", ["robots.txt of its host forbids it"])
     in_scope: bool | None = field("True if the scope of the crawl includes the URL. Null if the URL is known.")
     linked_from: str | None = field(
-        "The host from which a link to the URL is assumed. Null if the URL is known.", "example.org"
+        "The host from which a link to the URL is assumed. Null if the URL is known, or is a seed of the spec.",
+        "example.org",
     )
     labels: dict[str, str] = field(
         "The labels of the seed from which the URL was found first. Empty if it has none.", {"team": "search"}

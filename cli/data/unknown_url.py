@@ -41,12 +41,13 @@ class UnknownUrl:
 
     If no such page was found, the rules are evaluated for an assumed link:
 
-    - `page` and `reason` are None. `via`: the host on which the link is assumed.
+    - `page` and `reason` are None. `via`: the host on which the link is assumed. It is None for a seed of the spec,
+      which is judged as a seed.
     - `doubts`: sentences on how the search may have missed a link. Example: "The crawl is not finished".
     """
 
     url: Location
-    via: str
+    via: str | None
     verdicts: Sequence[Verdict]
     page: str | None = None
     reason: str | None = None
@@ -62,6 +63,8 @@ class UnknownUrl:
             return "a page links to it and no rule excludes it; the crawl has not processed the link yet."
         if refused is not None:
             return f"It would be excluded: {refused.detail}."
+        if self.via is None:
+            return "It is a seed of the spec, and the crawl does not know it yet: repeat `orb crawl` to continue."
         return "No scope rule would exclude it, and no link to it is known."
 
 
@@ -69,13 +72,15 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
     """Return the explanation why the crawl does not know the URL.
 
     Search for a stored page that links to the URL, and evaluate the rules of the scope for that link. If no page is
-    found, evaluate the rules for an assumed link at depth 1.
+    found, evaluate the rules for an assumed link at depth 1. Evaluate them for a seed if the URL is one of the spec.
     """
     spec = decode_spec(row.spec)
+    via, verdicts = why_unknown(url.url, spec, host_known=reader.host(row.crawl_id, url.host) is not None)
+    if via is None:
+        return UnknownUrl(url, via, verdicts)
     search = _linked(reader, folder, row, url)
     page, reason = search.page, search.reason
     if page is None or (place := locate(page)) is None:
-        via, verdicts = why_unknown(url.url, spec, host_known=reader.host(row.crawl_id, url.host) is not None)
         return UnknownUrl(url, via, verdicts, doubts=_doubts(reader, row, search))
     view = reader.url(row.crawl_id, place)
     depth = 0 if view is None else view.depth
@@ -96,11 +101,11 @@ def explained(reader: CrawlReader, folder: CrawlFolder, row: CrawlRow, url: Loca
 
 def as_text(unknown: UnknownUrl, label: int) -> str:
     """Return the explanation as text for the terminal. `label` is the width of the column of labels in characters."""
-    judged = (
-        f"evaluated as a link on {unknown.page}:"
-        if unknown.page is not None
-        else f"evaluated as a link one level deep, from a page on {unknown.via}:"
-    )
+    judged = f"evaluated as a link one level deep, from a page on {unknown.via}:"
+    if unknown.page is not None:
+        judged = f"evaluated as a link on {unknown.page}:"
+    elif unknown.via is None:
+        judged = "evaluated as a seed of the spec:"
     state = (
         "left out: the crawl saw a link to it" if unknown.reason is not None else "unknown: the crawl has no row of it"
     )

@@ -14,7 +14,7 @@ from shared.adapters.sql.catalog import listing
 from shared.domain.crawl.wider_scope import Rediscovered
 from shared.domain.errors import Transient
 from shared.domain.frontier.commands import CommandKind
-from shared.domain.frontier.states import UrlState
+from shared.domain.frontier.states import CrawlState, UrlState
 from shared.domain.frontier.store_model import Changes, CommandRun, DeadLetterRow, FetchRow, HostChange
 from shared.domain.ids import Partition
 from shared.domain.ops.access import Role
@@ -168,6 +168,39 @@ def test_a_url_is_looked_up_and_explained_whether_it_was_seen_or_not(tmp_path: P
             assert (far["known"], far["in_scope"]) == (False, False)
             assert [rule["rule"] for rule in far["rules"] if not rule["allowed"]]
             problem(await client.get(f"{DOCS}/urls/explain", params={"url": "mailto:x"}), 422, "invalid")
+
+    asyncio.run(story())
+
+
+def test_unknown_seed_of_the_spec_is_explained_as_a_seed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with crawled(tmp_path) as (tables, client):
+            seeds = ["http://a.test/", "http://b.test/", "http://b.test/x/y"]
+            wanted: dict[str, Any] = {"spec": {"seeds": seeds, "scope": {"max_depth": 0}}}
+            assert (await client.put(DOCS, json=wanted)).status_code == 200
+
+            async def explained(url: str) -> dict[str, Any]:
+                body: dict[str, Any] = (await client.get(f"{DOCS}/urls/explain", params={"url": url})).json()
+                return body
+
+            for url in ("http://b.test", "http://b.test/x/y"):
+                why = await explained(url)
+                assert (why["known"], why["in_scope"], why["linked_from"]) == (False, True, None)
+                known = "It is a seed of the spec, and the crawl does not know it yet"
+                assert why["why"][0] == f"{known}: it is being published."
+            for state, then in (
+                (CrawlState.CREATED, "start"),
+                (CrawlState.FINISHED, "start"),
+                (CrawlState.PAUSED, "resume"),
+            ):
+                await tables.store.set_state(tables.crawl_id, state, None, NOW_MS)
+                assert (await explained("http://b.test/"))["why"][0] == f"{known}: it is published after `{then}`."
+            wanted["spec"]["scope"] = {"max_depth": 1}
+            assert (await client.put(DOCS, json=wanted)).status_code == 200
+            near = await explained("http://b.test/other")
+            assert (near["in_scope"], near["linked_from"]) == (True, "b.test"), "a seed has its host"
+            far = await explained("http://c.test/")
+            assert (far["in_scope"], far["linked_from"]) == (False, "a.test")
 
     asyncio.run(story())
 

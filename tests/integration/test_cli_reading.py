@@ -223,6 +223,17 @@ def test_show_of_a_url_that_no_page_names_doubts_what_was_cut(
     assert "Only the links of 1 page were searched" in said
 
 
+def test_show_of_an_unknown_seed_judges_it_as_a_seed(crawl: StoredCrawl, orb: Orb) -> None:
+    with closing(sqlite3.connect(crawl.path / "crawl.db")) as database, database:
+        spec = {"seeds": [{"url": SEED}, {"url": "http://late.example/"}]}
+        database.execute("UPDATE crawl_revisions SET spec = ?", (json.dumps(spec),))
+    shown = json.loads(orb("show", crawl.path, "--url", "http://late.example", "--json"))
+    assert (shown["known"], shown["in_scope"], shown["linked_from"]) == (False, True, None)
+    text = orb("show", crawl.path, "--url", "http://late.example/").decode()
+    assert "It is a seed of the spec, and the crawl does not know it yet: repeat `orb crawl`" in text
+    assert "evaluated as a seed of the spec:" in text
+
+
 def test_the_index_lists_each_page_once_at_its_record(crawl: StoredCrawl) -> None:
     complete_archive(CrawlFolder(crawl.path))
     lines = list(stored_crawl.index_lines(crawl.path))

@@ -286,17 +286,17 @@ def why(view: UrlView, spec: CrawlSpec, now_ms: int, *, retry: str, regained_s: 
     return sentences
 
 
-def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str, list[Verdict]]:
-    """Return (host, verdicts): how each rule of the scope judges a link to `url`, a URL that the crawl does not know.
+def why_unknown(url: str, spec: CrawlSpec, *, host_known: bool) -> tuple[str | None, list[Verdict]]:
+    """Return (host, verdicts): how each rule of the scope judges `url`, a URL that the crawl does not know.
 
-    The verdicts depend on the host of the page that has the link. This host is assumed, and is returned as `host`:
-
-    - If the crawl has URLs of the host of `url` (`host_known`): the host of `url`.
-    - Otherwise: the host of the first seed.
+    A seed of the spec is judged as a seed, and `host` is None. Another URL is judged as a link on a page of `host`.
+    This is its own host if the crawl knows that (`host_known`) or a seed has it, else the host of the first seed.
     """
     host = host_of(url)
-    via = host if host_known else host_of(spec.seeds[0].url)
-    return via, compiled_scope(spec).explain(url, host, depth=1, via_host=via)
+    of_host = [seed.url for seed in spec.seeds if host in seed.url and host_of(seed.url) == host]
+    via = host if host_known or of_host else host_of(spec.seeds[0].url)
+    judged, depth = (None, 0) if url in of_host else (via, 1)
+    return judged, compiled_scope(spec).explain(url, host, depth=depth, via_host=judged)
 
 
 def no_page(tallies: dict[str, dict[str, int]], last_failures: dict[str, int], redirected: str = "") -> str:
