@@ -22,6 +22,7 @@ from cli.terminal.exits import Environment, Failed, Usage
 from shared.domain.crawl.spec import LABEL_WORDS
 from shared.domain.errors import Unusable
 from shared.domain.software import VERSION
+from shared.domain.web.url import locate, with_scheme
 from shared.tls import client_context
 
 PATIENCE_S: Final = 30.0
@@ -91,7 +92,12 @@ def path(*parts: str) -> str:
     Raise Usage for a part that `segment` rejects.
     """
     kinds = ("", *parts)
-    return "/v1/" + "/".join(segment(part, kind.removesuffix("s")) for kind, part in zip(kinds, parts, strict=False))
+    named = zip(kinds, parts, strict=False)
+    return "/v1/" + "/".join(segment(part, _SINGULAR.get(kind, kind.removesuffix("s"))) for kind, part in named)
+
+
+_SINGULAR: Final = {"host-policies": "host-policy"}
+"""The word for one resource of a list, where it is not the name of the list without its `s`."""
 
 
 def segment(name: str, kind: str = "") -> str:
@@ -99,6 +105,10 @@ def segment(name: str, kind: str = "") -> str:
 
     `kind` names the kind of resource in the message, such as `crawl`.
     """
+    if kind in ("host", "host-policy") and "/" in name:
+        place = locate(name if "://" in name else with_scheme(name))
+        host = "example.org:8080" if place is None else place.host
+        raise Usage(f"{name!r} is not a host: write the host without scheme and path, as `{host}`.")
     if "/" in name or name in ("", ".", ".."):
         rule = LABEL_WORDS if kind == "crawl" else "no empty text, has no slash, and is neither . nor .."
         raise Usage(f"{name!r} is not a valid name: the name of a {kind or 'thing'} is {rule}.")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from cli.ctl.admin import remarked, with_values
+from cli.ctl.client import path
 from cli.ctl.command import configure
 from cli.ctl.output import CtlOutput
 from cli.ctl.resources import RESOURCES
@@ -59,6 +60,39 @@ def test_name_that_would_change_the_path_is_refused_before_any_request(name: str
             masters.run(*words)
         assert f"{name!r} is not a valid name: the name of a crawl is {LABEL_WORDS}" in str(refused.value)
         assert masters.asked == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("hosts", "delay", "{}", "3"),
+        ("hosts", "block", "{}", "--reason", "x"),
+        ("hosts", "unblock", "{}"),
+        ("get", "host", "{}"),
+        ("get", "host-policy", "{}"),
+        ("delete", "host-policy", "{}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ("http://127.0.0.4:18080/", "127.0.0.4:18080"),
+        ("HTTPS://A.Test/x", "a.test"),
+        ("a.test/", "a.test"),
+        ("//", "example.org:8080"),
+    ],
+)
+def test_url_in_place_of_a_host_is_refused_with_its_host(words: tuple[str, ...], given: str, host: str) -> None:
+    masters = Masters([])
+    with pytest.raises(Usage) as refused:
+        masters.run(*(word.format(given) for word in words))
+    assert str(refused.value) == f"{given!r} is not a host: write the host without scheme and path, as `{host}`."
+    assert masters.asked == []
+
+
+def test_word_for_one_resource_is_no_cut_plural() -> None:
+    with pytest.raises(Usage, match="the name of a host-policy is no empty text"):
+        path("host-policies", "")
 
 
 @pytest.mark.parametrize("words", [("--key", "K", "get", "crawls"), ("get", "crawls", "--key", "K")])
