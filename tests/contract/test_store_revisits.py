@@ -332,12 +332,29 @@ def test_command_reaches_done_pages_that_are_given_as_seeds_again(on_store: OnSt
     """A new revision publishes its seeds behind its command, perhaps before the command is applied."""
 
     async def story(t: Tables) -> None:
-        await pages(t, 2)
+        await t.found(*links(HOST, range(2), depth=0))
+        row = await t.lease(HOST)
+        assert row is not None
+        await stored(t, row)
         await t.command(CommandKind.RECRAWL, id="off", every_ms=0)
         run = await t.accepted(CommandRun("on", t.crawl_id, CommandKind.RECRAWL, {"every_ms": 1000}, PARTITION))
         await t.found(*links(HOST, range(1), depth=0), marks={t.crawl_id: run.number})
         await t.run(run)
         assert t.rows("SELECT DISTINCT state, rank FROM urls") == [(UrlState.WAITING, NOW_MS + 1000)]
+
+    on_store(story)
+
+
+def test_deletion_takes_no_page_that_is_given_as_a_seed_behind_it(on_store: OnStore) -> None:
+    async def story(t: Tables) -> None:
+        await t.found(link(f"http://{HOST}/deep", 2, via=(1, b"v" * 16)))
+        row = await t.lease(HOST)
+        assert row is not None
+        await stored(t, row)
+        run = await t.accepted(CommandRun("d", t.crawl_id, "delete_seeds", {"all": True, "places": []}, PARTITION))
+        await t.found(link(f"http://{HOST}/deep"), marks={t.crawl_id: run.number})
+        await t.run(run)
+        assert t.rows("SELECT DISTINCT state FROM urls") == [(UrlState.WAITING,)]
 
     on_store(story)
 

@@ -283,8 +283,11 @@ def _merge(
 ) -> set[_Key]:
     """Insert new URLs, and merge links into known URLs. Return the URLs that commands in progress may still change.
 
-    The result has two kinds of known URLs: fetched or failed URLs, and URLs that were found on pages. The latter may be
-    seeds that a command deletes. The caller marks all other URLs, so that the commands skip these.
+    The result has three kinds of known URLs. The caller marks all others, so that the commands skip these.
+
+    - failed URLs, which a command may retry,
+    - URLs that were found on pages, which may be seeds that a command deletes,
+    - fetched URLs that did not change.
 
     - `least`: for each URL that was found as a page, the link by which it is nearest to a seed (`nearer_link`).
     - `required`: a link to each URL that was found as a requisite.
@@ -355,9 +358,8 @@ def _merge(
         deltas["known"] += 1
         state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
-        if link.via or stored or state in (UrlState.FAILED, UrlState.DONE):
-            # A deletion may still remove a seed that a page links to. Other commands change URLs that were fetched.
-            unchanged.add(key)
+        if state is UrlState.FAILED or link.via:
+            unchanged.add(key)  # A retry may still queue a failed URL, and a deletion a seed that a page links to.
         if fingerprint in excluded or link.outside:
             continue
         if flags & OF_SET or key in sets.only:
@@ -396,7 +398,8 @@ def _merge(
         nearer = (link.depth, link.hops, *via, *key)
         match merge_link(UrlState.DONE if stored else state, depth, link.depth, max_depth.get(crawl_id)):
             case Merge.NOTHING:
-                pass
+                if stored or state is UrlState.DONE:  # RECRAWL may still change it. A deletion keeps fetched seeds.
+                    unchanged.add(key)
             case Merge.LOWER_DEPTH:
                 lower.append(nearer)
                 if state is UrlState.LEASED:
