@@ -10,6 +10,7 @@ import json
 import os
 import ssl
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -377,9 +378,11 @@ def authorities_of(named: str | None) -> bytes | None:
         return b""
     try:
         content = Path(named).read_bytes()
-        # What is not ASCII can only be a comment.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii", "ignore"))
-    except (ssl.SSLError, ValueError):  # ValueError: the file is empty
+        with tempfile.NamedTemporaryFile() as copy:  # Only as a file does OpenSSL read it as libcurl does.
+            copy.write(content)
+            copy.flush()
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=copy.name)
+    except ssl.SSLError:
         raise Usage(f"--ca: {named} has no PEM certificate (-----BEGIN CERTIFICATE-----).") from None
     except OSError as error:
         raise Usage(f"--ca: cannot read {named}: {error.strerror}.") from None

@@ -165,7 +165,7 @@ def _acquire(lock: int, lock_file: Path, command: str) -> None:
     if owner is not None and owner in others:
         raise Environment(
             f"another `{command}` is at work in {folder} (process {owner}); let it finish, or end it with "
-            f"`kill -INT {owner}` and run the same command again."
+            f"`kill {owner}` and run the same command again."
         )
     raise Environment(
         f"{folder} is still held by {named if others else 'another process'} of an earlier run; end "

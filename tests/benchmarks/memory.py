@@ -6,7 +6,6 @@ the first quarter of the crawl to its end. Progress is the web server's own coun
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -83,7 +82,7 @@ def watch(process: subprocess.Popen[bytes], web: Web, pages: int) -> list[Sample
         moved = now if fresh else moved
         if now - moved > STALLED_S:
             print(f"no page was asked for in {STALLED_S:.0f} s: ending the crawl", file=sys.stderr)
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait(60)
             break
         # The last sample with workers alive stands for 100 %: at the very end they are gone.

@@ -15,7 +15,6 @@ import argparse
 import compileall
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -87,7 +86,7 @@ class Code:
                     time.sleep(idle_s)  # the time that is measured
                     share = (used(command) - before) / (time.monotonic() - begun)
             finally:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
         return ready, share
 
 
