@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         """Add words after a flag to the positional arguments that take any number of words, or that have none yet.
 
         argparse gives such an argument no word if its only words come after a flag. Refuse the words if the command has
-        a flag for a reason: they are probably the rest of a reason without quotes.
+        the flag `--reason`: they are probably the rest of a text without quotes.
         """
         if any("--reason" in action.option_strings for action in self._actions):
             self.error(f"unexpected argument {words[0]!r}: write names before flags, and quotes around a reason")

@@ -32,9 +32,10 @@ and to the other results separately. So a worker may hold about twice as much as
 """
 
 _RECENT_S: Final = 60.0
-"""If robots.txt names no Crawl-delay any longer, visits report that so long after it was fetched, and a delay more.
+"""A visit reports that robots.txt names no Crawl-delay only if its copy of robots.txt is fresh.
 
-Later its copy may be older than what another worker, or the other scheme of the host, has reported."""
+A copy is fresh for this number of seconds plus the host's delay. Another worker, or a visit to the host's other scheme,
+may have reported a Crawl-delay since an older copy was fetched."""
 
 _BY_STATUS: Final = "robots_http_"
 """The failure of a robots.txt that is unreachable because of its HTTP status begins so."""

@@ -238,9 +238,9 @@ class DispatchCrawls:
         return max([longest_s, *(crawl.delay_s(host.name, host.facts) for crawl in self._overriding)])
 
     def share_rules(self, crawl_ids: Iterable[CrawlId]) -> bool:
-        """Return True if a robots.txt has the same rules for all the crawls that obey it: their product token is one.
+        """Return True if a robots.txt has the same rules for all of these crawls: they have the same product token.
 
-        Ignore crawls that are neither loaded nor looked up.
+        Ignore crawls that do not obey robots.txt, and crawls that are neither loaded nor looked up.
         """
         specs = [crawl.spec for crawl in map(self.find, crawl_ids) if crawl is not None]
         tokens = {product_token(user_agent(spec, VERSION)).lower() for spec in specs if spec.politeness.obey_robots}

@@ -311,9 +311,9 @@ class PoolShares:
             heapq.heapify(known.order)
 
     def _forget(self, pool: str, known: _Pool, crawl_id: CrawlId, crawl: _Crawl) -> None:
-        """Forget the crawl if no shard of it is out, no host is due, and its virtual time is not above the pool's.
+        """Forget the crawl if it is idle and its virtual time is not above the pool's. Forget the pool if all are idle.
 
-        Forget the pool if only such crawls are left, with any virtual time.
+        A crawl is idle if no shard of it is out and no host of it is due.
         """
         if crawl.out or crawl.lines or crawl.shut:
             known.idle.discard(crawl_id)

@@ -183,9 +183,9 @@ OnlyNew = Annotated[bool, Depends(_only_new)]
 
 
 async def _expected(if_match: IfMatch, new: OnlyNew) -> frozenset[str] | None:
-    """Return the versions that the request may change: with `If-None-Match: *` none, otherwise as `_if_match`.
+    """Return the versions that the request may change, as `_if_match`. With `If-None-Match: *` return an empty set.
 
-    With none, the write raises Stale if the resource exists (RFC 9110 §13.1.2), and Missing if it does not.
+    With an empty set the write always fails (RFC 9110 §13.1.2). It raises Stale if the resource exists, else Missing.
     """
     return frozenset() if new else if_match
 

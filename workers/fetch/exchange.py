@@ -319,7 +319,7 @@ class CurlExchange:
     def outcome(self, result: Result) -> Answer | FetchFailed:
         """Return the answer or failure of the fetch. `result`: libcurl's result code and error text.
 
-        In the answer, `decoded` is the body as received, with its content codings. Raise OSError if no socket could be
+        The body of the answer is not decoded yet: `decoded` is equal to `body`. Raise OSError if no socket could be
         opened.
         """
         if self._no_socket is not None:

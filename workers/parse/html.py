@@ -159,7 +159,8 @@ def parse_html(body: bytes, *, charset: str, options: Extract, product: str = "o
 def _marked_within(scan: Scan, ends: list[int], max_count: int) -> int:
     """Return how many of the first `max_count` different links of a page, in document order, are no plain links.
 
-    `ends`: for each of the different tags, how many links are in it and in the tags before it.
+    `ends`: one number for each tag of `scan.tags`, without repeated tags. It is how many links that are no plain links
+    the tags up to this one have.
     """
     plain = list(_first_places(scan.hrefs).values())
     count = 0

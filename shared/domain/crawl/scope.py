@@ -224,7 +224,7 @@ class CompiledScope:
         return self.has_seeds_on(host)
 
     def has_seeds_on(self, host: str) -> bool:
-        """Return True if a seed brings pages of `host` into the scope: a seed is there, or on its domain by `mode`."""
+        """Return True if a seed is on `host`, or in mode domain on its registrable domain. In mode any: always True."""
         match self._scope.mode:
             case ScopeMode.HOST:
                 return host in self._home

@@ -89,8 +89,8 @@ class RunUnderWay(IllegalTransition):
 class CrawlStatus(Struct, frozen=True):
     """A crawl's state with the details that verbs depend on.
 
-    - `resumes_as`: from PAUSED the state to which `resume` leads. From FINISHED it is SEEDING if seeds of the spec may
-      not be published yet, else None. The crawl then publishes them when it runs again. In other states it is None.
+    - `resumes_as`: if the crawl is PAUSED, the state to which `resume` leads. If it is FINISHED and its spec may have
+      seeds that it has not published, SEEDING: it publishes them when it runs again. Otherwise None.
     - `reason`: the finish reason, None if not finished.
     """
 

@@ -97,7 +97,7 @@ def conditional(url: LeasedUrl) -> bool:
     - This is no revisit of a stored page, so there is nothing to validate.
     - A robots directive keeps the stored page out of lists. An answer 304 often lacks the header that has the
       directive, so it would not show that the directive was removed.
-    - While the URL was leased, a link to the URL was found that gives a lower depth or fewer extra hops. More of the
+    - Since this lease began, a link to the URL was found that gives a lower depth or fewer extra hops. More of the
       page's own links may then be in scope. So the worker must read these links again, and needs the body for that.
     """
     # The owner keeps the numbers of the shorter path in `least` and `flags` of the leased URL.

@@ -200,7 +200,8 @@ class HostHealth(Struct, frozen=True):
 
         - The time from the end of a block to the next request counts at most `retry.outage_s` / PROBES seconds. Such a
           time is long if the crawl was paused, the machine slept, or a host policy blocked the host.
-        - A block by a Retry-After counts at most as long as that, or as the first pause of a back-off if it is longer.
+        - A block by a Retry-After counts at most that long, too. If the first pause of a back-off is longer, the block
+          counts at most as long as that pause.
 
         The pauses of the crawler's own back-off count in full.
         """

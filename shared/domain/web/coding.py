@@ -27,8 +27,8 @@ _ZSTD_MAGICS: Final = (b"\x28\xb5\x2f\xfd", *(bytes((low, 0x2A, 0x4D, 0x18)) for
 """The magic numbers of zstd frames (RFC 8878): that of an ordinary frame, and those of skippable frames."""
 _STEP: Final = 64 * 1024
 _GZIP_STEP: Final = 16 * 1024
-"""How many bytes of gzip data are given to the library at a time. At the end of a member, the library copies the rest
-of them."""
+"""How many bytes of gzip data are given to the library at a time. The number is small, because at the end of a member
+the library copies all bytes that follow."""
 MAX_MEMBERS: Final = 10_000
 """How many gzip members or zstd frames a coding of a body may have. The data of further ones is not decoded.
 

@@ -302,7 +302,7 @@ fetches = Table(
 - `left_out`: the page's excluded links, counted by reason (shared.domain.explain.excluded_links). NULL if none.
 - `links`: the number of accepted outlinks. `links_found`: that of all outlinks, NULL if they were not counted.
 - `recrawl`: when and how the page changed (shared.domain.frontier.page_history). NULL for a page fetched once.
-- `items_at_ms`: the time of the latest fetch that got the page again, but no new version of it. NULL if none did."""
+- `items_at_ms`: the time of a later fetch whose items are the page's, though it stored no new version. Else NULL."""
 
 seed_contexts = Table(
     "seed_contexts",
@@ -392,7 +392,7 @@ producers = Table(
 )
 """A producer is a name under which a process numbers its messages of a crawl to a partition: 1, 2, 3 and so on. `n`:
 the last applied number. `total`: the number of URLs in the messages 1 to `n`. `gaps`: how often numbers were missing.
-`seen_at_ms`: when retention first found the row of a single task, such as an upload of seeds. It deletes it later."""
+`seen_at_ms`: when retention first read the row, if the producer is a single task, such as an upload of seeds."""
 
 commands = Table(
     "commands",

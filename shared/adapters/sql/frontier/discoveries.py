@@ -283,11 +283,11 @@ def _merge(
 ) -> set[_Key]:
     """Insert new URLs, and merge links into known URLs. Return the URLs that commands in progress may still change.
 
-    The result has three kinds of known URLs. The caller marks all others, so that the commands skip these.
+    The caller marks all other URLs, so that the commands skip those. The result has three kinds of known URLs:
 
-    - failed URLs, which a command may retry,
-    - URLs that were found on pages, which may be seeds that a command deletes,
-    - fetched URLs that did not change.
+    - failed URLs: a command may retry them,
+    - URLs that were found on pages: a command may delete them as seeds,
+    - fetched URLs that this call did not change: a command may set when they are fetched again.
 
     - `least`: for each URL that was found as a page, the link by which it is nearest to a seed (`nearer_link`).
     - `required`: a link to each URL that was found as a requisite.
