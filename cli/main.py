@@ -46,11 +46,12 @@ class Parser(argparse.ArgumentParser):
     def _add_words(self, parsed: argparse.Namespace, words: list[str]) -> None:
         """Add words after a flag to the positional arguments that take any number of words, or that have none yet.
 
-        argparse gives such an argument no word if its only words come after a flag. Refuse the words if the command has
-        the flag `--reason`: they are probably the rest of a text without quotes.
+        argparse gives such an argument no word if its only words come after a flag. If the command has a flag for
+        text, only URLs are added: other words are probably the rest of a text without quotes.
         """
-        if any("--reason" in action.option_strings for action in self._actions):
-            self.error(f"unexpected argument {words[0]!r}: write names before flags, and quotes around a reason")
+        odd = next((word for word in words if "://" not in word), None)
+        if odd is not None and any(action.metavar in ("TEXT", "PATTERN") for action in self._actions):
+            self.error(f"unexpected argument {odd!r}: write names before flags, and quotes around a text")
         for action in self._actions:
             if action.option_strings or not words:
                 continue

@@ -35,6 +35,7 @@ def test_unknown_command_is_a_usage_error_in_one_sentence(capsys: pytest.Capture
         ("show a b", "unexpected argument 'b'; see `orb show --help`"),
         ("ctl export pages --format csv site more", "unexpected argument 'more'; see `orb ctl export --help`"),
         ("ctl exclude a.example --reason asked by mail", "unexpected argument 'by': write names before flags, and"),
+        ("crawl https://a.test/ --exclude a.pdf b.pdf", "unexpected argument 'b.pdf': write names before flags, and"),
         ("ctl get crawl -o name -x", "there is no flag -x; see `orb ctl get --help`"),
         ("ctl gett", "`orb ctl` has no command 'gett' (did you mean `orb ctl get`?); see `orb ctl --help`"),
         (
