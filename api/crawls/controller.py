@@ -411,9 +411,9 @@ class CrawlController:
         self._examined = further or CrawlId(0)
         self._examined_all |= further is None
         if reopened:
+            self._poked.set()
             for row in await self._store.crawl_rows(reopened):
                 log.info("crawl_state.changed", crawl=row.crawl_id, state=row.state, reason="something was queued")
-            self._poked.set()
 
     async def _advance(self, row: CrawlRow, state: CrawlState, reason: str | None, counted: int | None = None) -> None:
         """Move a crawl to `state` in SQL, but only if these have not changed since `row` was read:

@@ -47,7 +47,8 @@ rules.
 _SEEDED: Final = {
     CrawlState.CREATED: "it is published after `start`",
     CrawlState.PAUSED: "it is published after `resume`",
-    CrawlState.FINISHED: "it is published after `start`",
+    CrawlState.FINISHED: "it is published when the crawl runs again",
+    CrawlState.RUNNING: "it was published, and is not applied yet or became a dead letter",
 }
 """For each state in which a crawl publishes no seeds: a phrase on when it publishes the seeds of its spec."""
 

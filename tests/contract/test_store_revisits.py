@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from shared.domain.crawl.exclusions import OWNER
 from shared.domain.crawl.spec import Budget
 from shared.domain.frontier.commands import CommandKind
@@ -328,11 +330,12 @@ def test_retry_queues_failed_pages_as_new_ones_without_recrawl(on_store: OnStore
     on_store(story)
 
 
-def test_command_reaches_done_pages_that_are_given_as_seeds_again(on_store: OnStore) -> None:
+@pytest.mark.parametrize("depth", [0, 1])
+def test_command_reaches_done_pages_that_are_given_as_seeds_again(on_store: OnStore, depth: int) -> None:
     """A new revision publishes its seeds behind its command, perhaps before the command is applied."""
 
     async def story(t: Tables) -> None:
-        await t.found(*links(HOST, range(2), depth=0))
+        await t.found(*links(HOST, range(2), depth=depth))
         row = await t.lease(HOST)
         assert row is not None
         await stored(t, row)

@@ -188,13 +188,17 @@ def test_unknown_seed_of_the_spec_is_explained_as_a_seed(tmp_path: Path) -> None
                 assert (why["known"], why["in_scope"], why["linked_from"]) == (False, True, None)
                 known = "It is a seed of the spec, and the crawl does not know it yet"
                 assert why["why"][0] == f"{known}: it is being published."
-            for state, then in (
-                (CrawlState.CREATED, "start"),
-                (CrawlState.FINISHED, "start"),
-                (CrawlState.PAUSED, "resume"),
+            for state, when in (
+                (CrawlState.CREATED, "it is published after `start`"),
+                (CrawlState.FINISHED, "it is published when the crawl runs again"),
+                (CrawlState.PAUSED, "it is published after `resume`"),
+                (
+                    CrawlState.RUNNING,
+                    "it was published, and is not applied yet or became a dead letter",
+                ),
             ):
                 await tables.store.set_state(tables.crawl_id, state, None, NOW_MS)
-                assert (await explained("http://b.test/"))["why"][0] == f"{known}: it is published after `{then}`."
+                assert (await explained("http://b.test/"))["why"][0] == f"{known}: {when}."
             wanted["spec"]["scope"] = {"max_depth": 1}
             assert (await client.put(DOCS, json=wanted)).status_code == 200
             near = await explained("http://b.test/other")

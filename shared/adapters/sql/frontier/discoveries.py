@@ -287,7 +287,8 @@ def _merge(
 
     - failed URLs: a command may retry them,
     - URLs that were found on pages: a command may delete them as seeds,
-    - fetched URLs that this call did not change: a command may set when they are fetched again.
+    - fetched URLs that this call did not queue: a command may set when they are fetched again. A page that waits for
+      its next fetch is missing if it became a seed, because an earlier deletion of seeds must not take it.
 
     - `least`: for each URL that was found as a page, the link by which it is nearest to a seed (`nearer_link`).
     - `required`: a link to each URL that was found as a requisite.
@@ -358,8 +359,9 @@ def _merge(
         deltas["known"] += 1
         state, depth, lease_id, reason, flags, via_host = before
         stored = state is UrlState.WAITING and bool(flags & REVISIT)
-        if state is UrlState.FAILED or link.via:
-            unchanged.add(key)  # A retry may still queue a failed URL, and a deletion a seed that a page links to.
+        if link.via or state in (UrlState.FAILED, UrlState.DONE):
+            # A retry may still queue a failed URL, RECRAWL a done one, and a deletion may take a seed that a page has.
+            unchanged.add(key)
         if fingerprint in excluded or link.outside:
             continue
         if flags & OF_SET or key in sets.only:
@@ -392,19 +394,23 @@ def _merge(
             continue
         if link.extra != extra:
             if hops.merge(key, link, before, max_depth.get(crawl_id), result):
+                if not link.via:
+                    unchanged.discard(key)
                 pages_again.add(key, flags, deltas, queued, stored=stored)
                 back.append((rank, link.priority, *key))
             continue
         nearer = (link.depth, link.hops, *via, *key)
         match merge_link(UrlState.DONE if stored else state, depth, link.depth, max_depth.get(crawl_id)):
             case Merge.NOTHING:
-                if stored or state is UrlState.DONE:  # RECRAWL may still change it. A deletion keeps fetched seeds.
+                if stored:
                     unchanged.add(key)
             case Merge.LOWER_DEPTH:
                 lower.append(nearer)
                 if state is UrlState.LEASED:
                     result.lowered.append((lease_id, fingerprint, link.depth))
             case Merge.QUEUE_AGAIN:
+                if not link.via:
+                    unchanged.discard(key)
                 pages_again.add(key, flags, deltas, queued, stored=stored)
                 again.append((rank, link.priority, *nearer))
     sets.write_links(connection)
