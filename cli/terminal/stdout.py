@@ -60,6 +60,7 @@ def open_closed_streams() -> None:
         if getattr(sys, name) is None:
             null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is that of the stream
             os.set_inheritable(null, True)
+            # It stays open until the process ends.
             setattr(sys, name, open(null, mode, errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 

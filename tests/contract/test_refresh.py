@@ -276,6 +276,7 @@ def test_refresh_waits_for_retries_that_an_owner_applies_late(new_tables: Opened
             async def state() -> StreamState:
                 return StreamState(1, published)
 
+            # A broker whose stream ends at a place that the test sets.
             master.controller._check._broker.last_report = last_report  # type: ignore[method-assign]
             master.controller._check._broker.reports_state = state  # type: ignore[method-assign]
 

@@ -80,7 +80,7 @@ def test_worker_that_starts_again_completes_the_segments_of_its_kill(cluster: Cl
     cluster.wait_working("w1", "w2")
     crawl = declared(cluster, served, "m1")
     for name in ("w1", "w2"):
-        cluster.wait_until(lambda name=name: bool(left_open(archive, name)), f"{name} stores pages")  # type: ignore[misc]
+        cluster.wait_until(lambda name=name: bool(left_open(archive, name)), f"{name} stores pages")  # type: ignore[misc]  # bound now
     served.wait_served(80)
     cluster.members["w1"].end()
     (torn,) = left_open(archive, "w1")

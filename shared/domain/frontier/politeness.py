@@ -143,7 +143,8 @@ class HostHealth(Struct, frozen=True):
 
     - `failures`: the number from which the back-off is computed. A failure adds 1. A refusal adds 1 only if the host is
       `refusing`. A usable response subtracts 1.
-    - `unreachable`: the number of failures in a row. A response, or a connection without one, sets it to 0.
+    - `unreachable`: the number of failures in a row. Any other result, also a connection without a response, sets it
+      to 0.
     - `last_failure_ms`: when the last refusal or failure was.
     - `blocked_until_ms`: no request is sent to the host before this time.
     - `recent`: the last `WINDOW` responses as the bits of an integer. A bit is 1 for a 429 or 503, else 0. Bit 0 is the
