@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         text, only URLs are added: other words are probably the rest of a text without quotes.
         """
         odd = next((word for word in words if "://" not in word), None)
-        if odd is not None and any(action.metavar in ("TEXT", "PATTERN") for action in self._actions):
+        if odd is not None and any(action.metavar == "TEXT" for action in self._actions):
             self.error(f"unexpected argument {odd!r}: write names before flags, and quotes around a text")
         for action in self._actions:
             if action.option_strings or not words:
